@@ -1,0 +1,72 @@
+# hearth's build. `./dev build` calls it; targets: all (default), lib, tests, fuzz, clean.
+# A file's suffix decides its flags: *_avx2.c *_avx512.c *_amx.c. Folders are wildcards: a new file needs no line here.
+# SAN=asan|tsan builds into build-asan / build-tsan with the sanitizer; everything else is the same.
+SAN ?=
+BUILD ?= build$(if $(SAN),-$(SAN))
+CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+CCACHE := $(shell command -v ccache 2>/dev/null)
+VERSION := $(shell cat VERSION)
+
+SANFLAGS_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+SANFLAGS_tsan := -fsanitize=thread
+OPT := $(if $(SAN),-O1,-O2)
+# -ffp-contract=off: the compiler must not fuse what ref writes as two roundings (docs/numerics.md).
+CFLAGS := -std=gnu17 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -fPIC -fvisibility=hidden -ffp-contract=off \
+          -fno-math-errno -pthread -MMD -MP -Iinclude -D_GNU_SOURCE -DHEARTH_VERSION='"$(VERSION)"' $(SANFLAGS_$(SAN)) $(EXTRA_CFLAGS)
+ISA_avx2   := -mavx2 -mfma -mf16c
+ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
+ISA_amx    := $(ISA_avx512) -mamx-tile -mamx-int8 -mavx512vbmi
+isa = $(if $(filter %_avx2.c,$1),$(ISA_avx2))$(if $(filter %_avx512.c,$1),$(ISA_avx512))$(if $(filter %_amx.c,$1),$(ISA_amx))
+
+LIB_DIRS := base device device/cpu format text media model engine
+BIN_DIRS := hub server cli
+LIB_SRC := $(foreach d,$(LIB_DIRS),$(wildcard src/$d/*.c))
+BIN_SRC := $(foreach d,$(BIN_DIRS),$(wildcard src/$d/*.c))
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
+BIN_OBJ := $(BIN_SRC:%.c=$(BUILD)/%.o)
+WEB_FILES := $(wildcard web/*)
+
+LIB_LIBS := -lpcre2-8 -lutf8proc -lxxhash -lm -pthread
+BIN_LIBS := $(LIB_LIBS) -lmicrohttpd -lcurl -lsqlite3 -lcrypto -lzip -ledit
+
+.PHONY: all lib tests clean
+.SECONDARY:
+all: $(BUILD)/libhearth.a $(BUILD)/libhearth.so $(if $(wildcard src/cli/main.c),$(BUILD)/hearth)
+lib: $(BUILD)/libhearth.a
+
+$(BUILD)/%.o: %.c Makefile VERSION
+	@mkdir -p $(@D)
+	$(CCACHE) $(CC) $(CFLAGS) $(call isa,$<) -c $< -o $@
+
+$(BUILD)/libhearth.a: $(LIB_OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+$(BUILD)/libhearth.so: $(LIB_OBJ)
+	$(CC) -shared $(SANFLAGS_$(SAN)) -Wl,-soname,libhearth.so.0 -o $@ $^ $(LIB_LIBS)
+	@ln -sf libhearth.so $(BUILD)/libhearth.so.0
+
+# The page's files, embedded: one symbol pair a file, listed in a table (src/server/web.h).
+$(BUILD)/web_files.S: $(WEB_FILES) tools/embed.sh
+	@mkdir -p $(@D)
+	sh tools/embed.sh $(WEB_FILES) > $@
+$(BUILD)/web_files.o: $(BUILD)/web_files.S
+	$(CC) -c $< -o $@
+
+$(BUILD)/hearth: $(BIN_OBJ) $(BUILD)/web_files.o $(BUILD)/libhearth.a
+	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(BIN_LIBS)
+
+# tests/unit/x_test.c and tests/op/x_test.c are one program each (cmocka).
+TEST_SRC := $(wildcard tests/unit/*_test.c) $(wildcard tests/op/*_test.c)
+TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
+TEST_HELP := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TEST_SRC),$(wildcard tests/unit/*.c) $(wildcard tests/op/*.c)))
+tests: $(TEST_BIN)
+$(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(TEST_HELP) $(BUILD)/libhearth.a
+	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(LIB_LIBS) -lcmocka
+
+clean:
+	rm -rf build build-*
+
+-include $(LIB_OBJ:.o=.d) $(BIN_OBJ:.o=.d) $(TEST_BIN:=.d)

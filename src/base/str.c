@@ -1,0 +1,77 @@
+/* Slices of bytes: comparison, search, numbers. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include "base.h"
+
+bool str_starts(str s, str prefix) { return s.n >= prefix.n && memcmp(s.p, prefix.p, prefix.n) == 0; }
+
+bool str_ends(str s, str suffix) { return s.n >= suffix.n && memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0; }
+
+size_t str_find(str s, str needle) {
+    if (needle.n == 0) return 0;
+    if (s.n < needle.n) return SIZE_MAX;
+    const char *at = memmem(s.p, s.n, needle.p, needle.n);
+    return at ? (size_t)(at - s.p) : SIZE_MAX;
+}
+
+bool str_has(str s, str needle) { return str_find(s, needle) != SIZE_MAX; }
+
+str str_slice(str s, size_t from, size_t to) {
+    if (to > s.n) to = s.n;
+    if (from > to) from = to;
+    return (str){s.p + from, to - from};
+}
+
+static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+str str_trim(str s) {
+    while (s.n && is_space(s.p[0])) s.p++, s.n--;
+    while (s.n && is_space(s.p[s.n - 1])) s.n--;
+    return s;
+}
+
+/* Numbers are short; copying gives strtol the NUL it wants. */
+static bool number_text(str s, char text[64]) {
+    if (s.n == 0 || s.n > 63 || is_space(s.p[0]) || memchr(s.p, 0, s.n)) return false;
+    memcpy(text, s.p, s.n);
+    text[s.n] = 0;
+    return true;
+}
+
+bool str_to_i64(str s, int64_t *out) {
+    char text[64], *end;
+    if (!number_text(s, text)) return false;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (*end || errno) return false;
+    *out = v;
+    return true;
+}
+
+bool str_to_f64(str s, double *out) {
+    char text[64], *end;
+    if (!number_text(s, text)) return false;
+    double v = strtod(text, &end);
+    if (*end || !isfinite(v)) return false;
+    *out = v;
+    return true;
+}
+
+int str_distance(str a, str b) {
+    int row[65];
+    if (a.n > 64 || b.n > 64) return 64;
+    for (size_t j = 0; j <= b.n; j++) row[j] = (int)j;
+    for (size_t i = 1; i <= a.n; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= b.n; j++) {
+            int up = row[j], cost = a.p[i - 1] != b.p[j - 1];
+            int best = MIN(up, row[j - 1]) + 1;
+            row[j] = MIN(best, diagonal + cost);
+            diagonal = up;
+        }
+    }
+    return row[b.n];
+}

@@ -1,0 +1,148 @@
+/* device: tensors, the operations, and what a device must offer. The list of operations is ops.def and nothing else.
+ *
+ * Letters in every shape comment: B sequences, T rows (tokens) of the step, R rows whose logits are wanted, S cached positions,
+ * D width, H query heads, K key/value heads, Dh head width, F feed-forward width, E experts, A active experts, V vocabulary.
+ *
+ * Contract of an operation: it never allocates, never synchronises with the host, and reads everything that changes from step
+ * to step from `step`. Row t of its output depends on row t of its input (and, in attention and recurrences, on earlier
+ * positions of the same sequence) and on nothing else in the step: same bits alone, in a batch, and in any chunking.
+ * Failures are sticky in device->status. */
+#pragma once
+#include "../base/base.h"
+#include "../base/pool.h"
+#include "weight.h"
+
+/* A view: owns nothing, passed by value. dim[0] is the slowest; strides in elements; the last dimension is contiguous. */
+typedef struct tensor {
+    void *p;
+    int64_t stride[4];
+    int32_t dim[4];
+    uint8_t type, ndim; /* dtype */
+} tensor;
+tensor tensor_of(void *p, dtype type, int ndim, const int32_t *dim); /* contiguous */
+#define tensor_f32(p, ...) tensor_of((p), DT_F32, (int)COUNT(((int32_t[]){__VA_ARGS__})), (int32_t[]){__VA_ARGS__})
+#define tensor_i32(p, ...) tensor_of((p), DT_I32, (int)COUNT(((int32_t[]){__VA_ARGS__})), (int32_t[]){__VA_ARGS__})
+tensor tensor_rows(tensor t, int32_t from, int32_t n);               /* t[from : from+n] along dim 0 */
+tensor tensor_cols(tensor t, int32_t from, int32_t n);               /* t[..., from : from+n] along the last dim */
+tensor tensor_shape(tensor t, int ndim, const int32_t *dim);         /* the same elements of a contiguous tensor, other dims */
+#define tensor_as(t, ...) tensor_shape((t), (int)COUNT(((int32_t[]){__VA_ARGS__})), (int32_t[]){__VA_ARGS__})
+static inline float *tensor_row(tensor t, int64_t i) { return (float *)t.p + i * t.stride[0]; }
+static inline bool tensor_null(tensor t) { return t.p == NULL; }
+
+/* How the arithmetic of matrix products is done (docs/numerics.md). */
+typedef enum numerics { NUM_DEFAULT, NUM_F32, NUM_INT8, NUM_STRICT } numerics;
+bool numerics_parse(str s, numerics *out);
+const char *numerics_name(numerics n);
+
+/* A matrix as a device keeps it. Filled by device->pack; model files only pass it on. */
+typedef struct weight {
+    int32_t n_experts, n_out, n_in;
+    weight_format format; /* of the source, for inspect */
+    tensor bias;          /* f32 [n_out], added to the product; .p NULL: none. Owned by the model */
+    size_t bytes;         /* of the packed form */
+    void *packed;         /* owned by the device */
+    const char *name;     /* borrows (model) */
+} weight;
+
+/* ---- what a step works on --------------------------------------------------------------------------------------- */
+enum { KV_PAGE = 64 /* positions a page */, KV_GROUPS = 4 /* kinds of page tables a model may have */ };
+
+/* One sequence's rows in a step. Its rows are [row0, row0+n_rows), in order of position. */
+typedef struct step_seq {
+    int32_t row0, n_rows;
+    int32_t pos0;                  /* position of the first row; positions before it are in the cache */
+    int32_t slot;                  /* recurrent state slot; -1: the model has none */
+    const int32_t *page[KV_GROUPS]; /* page[g][i] holds positions [i*KV_PAGE, (i+1)*KV_PAGE) of group g; -1: released (out of window) */
+} step_seq;
+
+typedef struct step {
+    int32_t n_rows, n_seqs, n_out;
+    const int32_t *ids;   /* [T] token ids */
+    const int32_t *pos;   /* [T] positions */
+    const int32_t *out;   /* [R] rows whose logits are wanted, ascending */
+    const step_seq *seq;  /* [B] */
+    void *mirror;         /* the device's copy, set by device->step_begin */
+} step;
+
+/* Keys and values of all layers, in pages. Layers of one group share a page table (full attention; each window size). */
+typedef struct kv_layer {
+    int32_t heads, k_width, v_width, group;
+} kv_layer;
+typedef struct kv_spec {
+    int32_t n_layers, n_groups;
+    const kv_layer *layer;      /* [n_layers]; borrows */
+    int32_t window[KV_GROUPS];  /* 0: full attention */
+    int32_t n_pages[KV_GROUPS]; /* capacity */
+    dtype type;                 /* F16 (default), BF16 or F32 (f32 numerics) */
+} kv_spec;
+typedef struct kv_cache kv_cache;
+
+/* Rotary angles: angle(pos, i) = pos * freq[i], i < n_freq; cos and sin are scaled by `scale` (yarn, longrope). */
+typedef struct rope_table {
+    const float *freq; /* [n_freq], owned by the model. 0: that pair is not rotated */
+    int32_t n_freq;
+    bool interleaved;  /* pairs (2i, 2i+1); otherwise (i, i + n_freq) */
+    float scale;
+} rope_table;
+
+typedef struct attn {
+    float scale;
+    float softcap;      /* 0: none; else cap*tanh(x/cap) on the scaled scores */
+    int32_t window;     /* 0: all; else query i sees keys i-window+1..i */
+    const float *sinks; /* [H] or NULL */
+} attn;
+
+typedef enum act { ACT_SILU, ACT_GELU_ERF, ACT_GELU_TANH, ACT_RELU, ACT_SIGMOID } act;
+
+typedef struct device device;
+typedef struct device_ops {
+#define OP(name, params, args) void(*name) params;
+#include "ops.def"
+#undef OP
+} device_ops;
+
+/* Memory and life time; the operations are in `op`. */
+typedef struct device_vtable {
+    const char *name; /* "cpu", "cuda" */
+    void (*close)(device *d);
+    /* Lays a matrix out for this device. w->n_* and format are filled too; err: ERR_MEMORY, ERR_FORMAT (names the tensor). */
+    bool (*pack)(device *d, weight *w, const weight_src *src, error *err);
+    void (*unpack)(device *d, weight *w); /* frees */
+    size_t (*packed_bytes)(device *d, const weight_src *src); /* exact, from headers only */
+    void *(*alloc)(device *d, size_t bytes, error *err); /* zeroed; activations, tables */
+    void (*free)(device *d, void *p, size_t bytes);
+    kv_cache *(*kv_new)(device *d, const kv_spec *spec, error *err);
+    void (*kv_free)(device *d, kv_cache *kv);
+    size_t (*kv_page_bytes)(device *d, const kv_spec *spec, int group); /* of one page over all layers of the group */
+    void (*kv_copy)(device *d, kv_cache *kv, int group, int32_t to, int32_t from);
+    void (*kv_read)(device *d, kv_cache *kv, int group, int32_t page, void *host);
+    void (*kv_write)(device *d, kv_cache *kv, int group, int32_t page, const void *host);
+    void (*kv_discard)(device *d, kv_cache *kv, int group, int32_t page); /* its memory may go back to the system */
+    void (*step_begin)(device *d, step *s); /* step tables to the device */
+    void (*step_end)(device *d);            /* wait; status is valid after it */
+} device_vtable;
+
+struct device {
+    const device_ops *op;
+    const device_vtable *vt;
+    numerics num;
+    error status; /* sticky: the first failure of any operation; read and cleared once a step */
+    pool *threads; /* owns; CPU worker threads, also used by packers */
+    int rows_max;  /* most rows a step may have: the workspace is planned for it */
+    void *impl;    /* owned by the device */
+};
+
+#define OP(name, params, args)                                                                                         \
+    static inline void op_##name params { d->op->name args; }
+#include "ops.def"
+#undef OP
+
+typedef struct device_opts {
+    numerics num;
+    int threads;       /* 0: pool_threads_default() */
+    int rows_max;      /* 0: 512 */
+    const char *level; /* NULL: $HEARTH_CPU, else the best: "ref", "avx2", "avx512", "amx" */
+} device_opts;
+device *device_cpu_open(const device_opts *o, error *err);
+const char *device_cpu_level(const device *d);
+void device_close(device *d);

@@ -1,0 +1,37 @@
+/* model: checkpoints become networks. families.def is the list; one file a family, readable as its equations.
+ * Not here: sequences, caches, sampling (engine/). */
+#pragma once
+#include "../device/device.h"
+#include "../format/format.h"
+
+typedef struct model model;
+typedef struct model_opts {
+    int rows_max;        /* most rows a step may have; 0: device->rows_max */
+    bool compat_mlx_lm;  /* mlx-lm's reading where it departs from the model's own definition */
+    bool plan_only;      /* read headers and compute sizes; load no weights */
+} model_opts;
+
+/* What others need to know of a model. Sizes are exact. */
+typedef struct model_info {
+    const char *family;       /* name of the family file: "llama" */
+    const char *architecture; /* what the checkpoint calls itself */
+    const char *tier;         /* "targeted" or "generic" */
+    int32_t n_layers, width, vocab, context_max;
+    int64_t n_params;
+    size_t weight_bytes;      /* packed, on the device */
+    size_t file_bytes;
+    size_t kv_bytes_per_token; /* over all layers of full attention */
+    size_t state_bytes;        /* recurrent state of one sequence */
+    size_t workspace_bytes;    /* activations, planned at load */
+    const int32_t *eos;        /* [n_eos] from config and generation_config; the tokenizer's comes in addition */
+    size_t n_eos;
+    char quantization[64];     /* "4-bit g64", "Q4_K", "bf16", "mixed 4/8" */
+} model_info;
+
+model *model_open(checkpoint *c, device *d, const model_opts *o, error *err); /* ERR_UNSUPPORTED lists the known families */
+void model_close(model *m);
+const model_info *model_describe(const model *m);
+/* Keys and values this model needs; n_pages and type are the caller's to fill. */
+const kv_spec *model_kv_spec(const model *m);
+/* Runs one step: logits [R,V] f32 for the rows s->out. Appends keys and values to kv. */
+bool model_forward(model *m, kv_cache *kv, step *s, tensor logits, error *err);
