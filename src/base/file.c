@@ -1,5 +1,4 @@
 /* Files: mapping, bounded reads, atomic writes, paths. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,5 +1,4 @@
 /* Allocation: aborting for the small, failing for the large; arenas, buffers, id lists. */
-#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,5 +1,4 @@
 /* Slices of bytes: comparison, search, numbers. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
