@@ -1,8 +1,8 @@
 /* base: what every folder uses. Strings, memory, errors, maps, logging, time, files.
  * Not here: JSON (json.h), the compute thread pool (pool.h). Depends on libc only.
  *
- * Memory rule: small allocations abort the process when memory is gone (mem_*); anything of 1 MiB or more, or whose size
- * a client or a file decides, goes through mem_try and returns an error. */
+ * Memory rule: small allocations abort the process when memory is gone (mem_*); anything of 1 MiB or more, or whose
+ * size a client or a file decides, goes through mem_try and returns an error. */
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -10,9 +10,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define COUNT(a)     (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b)    ((a) < (b) ? (a) : (b))
+#define MAX(a, b)    ((a) > (b) ? (a) : (b))
 #define PRINTF(f, a) __attribute__((format(printf, f, a)))
 
 /* ---- errors (error.c) ------------------------------------------------------------------------------------------- */
@@ -39,7 +39,8 @@ typedef struct error_info {
 } error_info;
 
 const error_info *error_describe(error_code code);
-/* Sets *err (first failure wins: an error already set is kept) and returns false, so that `return error_set(...)` reads well. */
+/* Sets *err (first failure wins: an error already set is kept) and returns false, so that `return error_set(...)` reads
+ * well. */
 bool error_set(error *err, error_code code, const char *fmt, ...) PRINTF(3, 4);
 /* The same, naming the request field at fault (`messages[2].content`). */
 bool error_field(error *err, error_code code, const char *param, const char *fmt, ...) PRINTF(4, 5);
@@ -55,9 +56,15 @@ typedef struct str {
     size_t n;
 } str;
 #define STR(lit) ((str){(lit), sizeof(lit) - 1})
-static inline str str_of(const char *s) { return (str){s, s ? strlen(s) : 0}; }
-static inline bool str_eq(str a, str b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0); }
-static inline bool str_is(str a, const char *b) { return str_eq(a, str_of(b)); }
+static inline str str_of(const char *s) {
+    return (str){s, s ? strlen(s) : 0};
+}
+static inline bool str_eq(str a, str b) {
+    return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+}
+static inline bool str_is(str a, const char *b) {
+    return str_eq(a, str_of(b));
+}
 bool str_starts(str s, str prefix);
 bool str_ends(str s, str suffix);
 bool str_has(str s, str needle);
@@ -71,20 +78,21 @@ bool str_to_f64(str s, double *out);
 int str_distance(str a, str b);
 
 /* ---- memory (mem.c) --------------------------------------------------------------------------------------------- */
-void *mem_alloc(size_t n);                         /* zeroed; aborts when memory is gone */
-void *mem_resize(void *p, size_t n);               /* realloc; aborts */
+void *mem_alloc(size_t n);           /* zeroed; aborts when memory is gone */
+void *mem_resize(void *p, size_t n); /* realloc; aborts */
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
-void *mem_try(size_t n, size_t align, error *err); /* zeroed lazily (mmap for large sizes); NULL + ERR_MEMORY. Free: mem_try_free */
+void *mem_try(size_t n, size_t align,
+              error *err); /* zeroed lazily (mmap for large sizes); NULL + ERR_MEMORY. Free: mem_try_free */
 void mem_try_free(void *p, size_t n);
-bool size_mul(size_t a, size_t b, size_t *out);    /* false on overflow */
+bool size_mul(size_t a, size_t b, size_t *out); /* false on overflow */
 bool size_add(size_t a, size_t b, size_t *out);
 
 /* Many small objects with one lifetime; freed in one call. Not thread-safe. */
 typedef struct arena arena;
-arena *arena_new(size_t bytes_max);               /* 0: no limit; past the limit arena_alloc returns NULL */
+arena *arena_new(size_t bytes_max); /* 0: no limit; past the limit arena_alloc returns NULL */
 void arena_free(arena *a);
-void *arena_alloc(arena *a, size_t n);            /* zeroed, 16-byte aligned */
+void *arena_alloc(arena *a, size_t n);               /* zeroed, 16-byte aligned */
 void *arena_copy(arena *a, const void *p, size_t n); /* copy with one NUL byte after it */
 char *arena_printf(arena *a, const char *fmt, ...) PRINTF(2, 3);
 size_t arena_bytes(const arena *a);
@@ -103,7 +111,9 @@ void buf_puts(buf *b, const char *s);
 void buf_putc(buf *b, char c);
 void buf_printf(buf *b, const char *fmt, ...) PRINTF(2, 3);
 char *buf_take(buf *b); /* the bytes, NUL-terminated, now the caller's (free()); the buffer is empty again */
-static inline str buf_view(const buf *b) { return (str){b->p, b->n}; }
+static inline str buf_view(const buf *b) {
+    return (str){b->p, b->n};
+}
 
 /* A growable list of 32-bit ids (tokens). */
 typedef struct ids {
@@ -128,14 +138,14 @@ void log_set_level(log_level level);
 void log_set_json(bool on);
 void log_write(log_level level, const char *fmt, ...) PRINTF(2, 3);
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
-#define log_warn(...) log_write(LOG_WARN, __VA_ARGS__)
-#define log_info(...) log_write(LOG_INFO, __VA_ARGS__)
+#define log_warn(...)  log_write(LOG_WARN, __VA_ARGS__)
+#define log_info(...)  log_write(LOG_INFO, __VA_ARGS__)
 #define log_debug(...) log_write(LOG_DEBUG, __VA_ARGS__)
 
 /* ---- time (clock.c) --------------------------------------------------------------------------------------------- */
-uint64_t clock_ns(void);      /* monotonic */
-int64_t clock_unix(void);     /* seconds since 1970 */
-uint64_t random_u64(void);    /* from the kernel */
+uint64_t clock_ns(void);   /* monotonic */
+int64_t clock_unix(void);  /* seconds since 1970 */
+uint64_t random_u64(void); /* from the kernel */
 
 /* ---- files (file.c) --------------------------------------------------------------------------------------------- */
 /* A read-only mapping. SIGBUS on truncation under us is the operating system's answer; sizes are checked against n. */
@@ -150,6 +160,6 @@ bool file_read(buf *out, const char *path, size_t bytes_max, error *err);
 bool file_write_atomic(const char *path, const void *p, size_t n, error *err); /* temporary file, fsync, rename */
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
-bool dir_make(const char *path, error *err); /* with parents */
+bool dir_make(const char *path, error *err);        /* with parents */
 char *path_join(const char *dir, const char *name); /* caller frees */
 char *path_cache(void);                             /* $XDG_CACHE_HOME/hearth or ~/.cache/hearth; caller frees */

@@ -10,7 +10,9 @@ uint64_t clock_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-int64_t clock_unix(void) { return (int64_t)time(NULL); }
+int64_t clock_unix(void) {
+    return (int64_t)time(NULL);
+}
 
 uint64_t random_u64(void) {
     uint64_t v;

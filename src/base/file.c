@@ -22,8 +22,10 @@ bool file_map_open(file_map *m, const char *path, error *err) {
         error_set(err, ERR_FORMAT, "%s is empty", path);
     } else {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED) error_errno(err, ERR_IO, "cannot map %s", path);
-        else *m = (file_map){p, (size_t)st.st_size}, ok = true;
+        if (p == MAP_FAILED)
+            error_errno(err, ERR_IO, "cannot map %s", path);
+        else
+            *m = (file_map){p, (size_t)st.st_size}, ok = true;
     }
     close(fd);
     return ok;
@@ -68,8 +70,10 @@ bool file_write_atomic(const char *path, const void *p, size_t n, error *err) {
     for (size_t done = 0; ok && done < n;) {
         ssize_t got = write(fd, (const char *)p + done, n - done);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) ok = error_errno(err, ERR_IO, "cannot write %s", tmp.p);
-        else done += (size_t)got;
+        if (got < 0)
+            ok = error_errno(err, ERR_IO, "cannot write %s", tmp.p);
+        else
+            done += (size_t)got;
     }
     if (ok && fsync(fd) != 0) ok = error_errno(err, ERR_IO, "cannot sync %s", tmp.p);
     if (fd >= 0 && close(fd) != 0 && ok) ok = error_errno(err, ERR_IO, "cannot close %s", tmp.p);

@@ -1,8 +1,9 @@
 /* JSON: a reader into an arena and an appending writer.
  *
- * Own code, because neither jansson nor json-c bounds the memory a document takes (64 MiB of "[],[],…" becomes gigabytes of
- * nodes) and neither keeps the number as it was written; docs/json.md has the measurement. Strict RFC 8259: UTF-8 is
- * checked, NUL (\u0000) is data, a lone surrogate is an error, duplicate keys keep the last value at the first place. */
+ * Own code, because neither jansson nor json-c bounds the memory a document takes (64 MiB of "[],[],…" becomes
+ * gigabytes of nodes) and neither keeps the number as it was written; docs/json.md has the measurement. Strict RFC
+ * 8259: UTF-8 is checked, NUL (\u0000) is data, a lone surrogate is an error, duplicate keys keep the last value at the
+ * first place. */
 #pragma once
 #include "base.h"
 
@@ -15,12 +16,14 @@ typedef struct json {
     union {
         bool boolean;
         int64_t integer; /* JSON_INT: fits int64; other numbers are JSON_REAL */
-        double real;
+        struct {
+            double real;
+            const char *digits; /* an integer literal beyond int64, as written; else NULL */
+        };
         str string;
         const struct json *items;          /* JSON_ARRAY [n] */
         const struct json_member *members; /* JSON_OBJECT [n], in the order written */
     };
-    str raw; /* the text this node was read from (numbers keep their spelling); borrows the input if JSON_KEEP_RAW, else empty */
 } json;
 typedef struct json_member {
     str key;
@@ -28,12 +31,12 @@ typedef struct json_member {
 } json_member;
 
 typedef struct json_limits {
-    uint32_t depth_max;  /* nested containers; 0: 128 */
-    size_t bytes_max;    /* length of the text; 0: no limit */
-    size_t memory_max;   /* bytes of arena; 0: 16 times the text + 64 KiB */
+    uint32_t depth_max; /* nested containers; 0: 128 */
+    size_t bytes_max;   /* length of the text; 0: no limit */
+    size_t memory_max;  /* bytes of nodes and strings; 0: 16 times the text + 64 KiB */
 } json_limits;
 
-/* Reads one document. Strings without escapes are NOT borrowed from text: text may be freed afterwards, except for `raw`.
+/* Reads one document. Nothing is borrowed from text: it may be freed afterwards.
  * NULL + ERR_INVALID ("invalid JSON at byte N: ..."), ERR_TOO_LARGE past a limit. Never recurses. */
 const json *json_read(arena *a, str text, const json_limits *limits, error *err);
 
@@ -63,6 +66,7 @@ void json_put(json_builder *b, const char *key, json value);
 const json *json_built(json_builder *b);
 
 /* Writers: append to a buffer. json_write's separators are "," and ":" (compact). */
-void json_write_string(buf *out, str s);  /* with quotes; invalid UTF-8 is written as U+FFFD, never raw */
-void json_write_real(buf *out, double v); /* shortest text that reads back the same, as Python's repr; nan/inf as null */
+void json_write_string(buf *out, str s); /* with quotes; invalid UTF-8 is written as U+FFFD, never raw */
+void json_write_real(buf *out,
+                     double v); /* shortest text that reads back the same, as Python's repr; nan/inf as null */
 void json_write(buf *out, const json *j);

@@ -9,8 +9,12 @@ static atomic_int level_max = LOG_INFO;
 static atomic_bool as_json;
 static const char *const names[] = {"error", "warn", "info", "debug"};
 
-void log_set_level(log_level level) { level_max = (int)level; }
-void log_set_json(bool on) { as_json = on; }
+void log_set_level(log_level level) {
+    level_max = (int)level;
+}
+void log_set_json(bool on) {
+    as_json = on;
+}
 
 void log_write(log_level level, const char *fmt, ...) {
     if ((int)level > level_max) return;
@@ -27,12 +31,16 @@ void log_write(log_level level, const char *fmt, ...) {
     char stamp[40];
     strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm);
     if (as_json) {
-        buf_printf(&line, "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"message\":\"", stamp, now.tv_nsec / 1000000, names[level]);
+        buf_printf(&line, "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"message\":\"", stamp, now.tv_nsec / 1000000,
+                   names[level]);
         for (const char *p = text; *p; p++) {
             unsigned char c = (unsigned char)*p;
-            if (c == '"' || c == '\\') buf_printf(&line, "\\%c", c);
-            else if (c < 32) buf_printf(&line, "\\u%04x", c);
-            else buf_putc(&line, *p);
+            if (c == '"' || c == '\\')
+                buf_printf(&line, "\\%c", c);
+            else if (c < 32)
+                buf_printf(&line, "\\u%04x", c);
+            else
+                buf_putc(&line, *p);
         }
         buf_puts(&line, "\"}\n");
     } else {

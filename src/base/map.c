@@ -76,4 +76,6 @@ bool map_get(const map *m, str key, uint64_t *value) {
     return true;
 }
 
-size_t map_count(const map *m) { return m->n; }
+size_t map_count(const map *m) {
+    return m->n;
+}

@@ -12,18 +12,28 @@ static void *or_die(void *p) {
     abort();
 }
 
-void *mem_alloc(size_t n) { return or_die(calloc(1, n ? n : 1)); }
-void *mem_resize(void *p, size_t n) { return or_die(realloc(p, n ? n : 1)); }
+void *mem_alloc(size_t n) {
+    return or_die(calloc(1, n ? n : 1));
+}
+void *mem_resize(void *p, size_t n) {
+    return or_die(realloc(p, n ? n : 1));
+}
 char *mem_strndup(const char *s, size_t n) {
     char *p = or_die(malloc(n + 1));
     memcpy(p, s, n);
     p[n] = 0;
     return p;
 }
-char *mem_strdup(const char *s) { return mem_strndup(s, strlen(s)); }
+char *mem_strdup(const char *s) {
+    return mem_strndup(s, strlen(s));
+}
 
-bool size_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
-bool size_add(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+bool size_mul(size_t a, size_t b, size_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+bool size_add(size_t a, size_t b, size_t *out) {
+    return !__builtin_add_overflow(a, b, out);
+}
 
 /* Large blocks come from mmap: zeroed on first touch, given back at once, and 2 MiB pages where the kernel has them
  * (4 KiB pages cost 14-29 % of the read bandwidth). */
@@ -116,7 +126,9 @@ char *arena_printf(arena *a, const char *fmt, ...) {
     return q;
 }
 
-size_t arena_bytes(const arena *a) { return a->bytes; }
+size_t arena_bytes(const arena *a) {
+    return a->bytes;
+}
 
 void buf_free(buf *b) {
     free(b->p);
@@ -138,9 +150,15 @@ void buf_add(buf *b, const void *p, size_t n) {
     b->p[b->n] = 0;
 }
 
-void buf_str(buf *b, str s) { buf_add(b, s.p, s.n); }
-void buf_puts(buf *b, const char *s) { buf_add(b, s, strlen(s)); }
-void buf_putc(buf *b, char c) { buf_add(b, &c, 1); }
+void buf_str(buf *b, str s) {
+    buf_add(b, s.p, s.n);
+}
+void buf_puts(buf *b, const char *s) {
+    buf_add(b, s, strlen(s));
+}
+void buf_putc(buf *b, char c) {
+    buf_add(b, &c, 1);
+}
 
 void buf_printf(buf *b, const char *fmt, ...) {
     va_list ap;
@@ -171,7 +189,9 @@ void ids_append(ids *v, const int32_t *p, size_t n) {
     v->n += n;
 }
 
-void ids_push(ids *v, int32_t id) { ids_append(v, &id, 1); }
+void ids_push(ids *v, int32_t id) {
+    ids_append(v, &id, 1);
+}
 
 void ids_free(ids *v) {
     free(v->p);

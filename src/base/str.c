@@ -4,9 +4,13 @@
 #include <stdlib.h>
 #include "base.h"
 
-bool str_starts(str s, str prefix) { return s.n >= prefix.n && memcmp(s.p, prefix.p, prefix.n) == 0; }
+bool str_starts(str s, str prefix) {
+    return s.n >= prefix.n && memcmp(s.p, prefix.p, prefix.n) == 0;
+}
 
-bool str_ends(str s, str suffix) { return s.n >= suffix.n && memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0; }
+bool str_ends(str s, str suffix) {
+    return s.n >= suffix.n && memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0;
+}
 
 size_t str_find(str s, str needle) {
     if (needle.n == 0) return 0;
@@ -15,7 +19,9 @@ size_t str_find(str s, str needle) {
     return at ? (size_t)(at - s.p) : SIZE_MAX;
 }
 
-bool str_has(str s, str needle) { return str_find(s, needle) != SIZE_MAX; }
+bool str_has(str s, str needle) {
+    return str_find(s, needle) != SIZE_MAX;
+}
 
 str str_slice(str s, size_t from, size_t to) {
     if (to > s.n) to = s.n;
@@ -23,7 +29,9 @@ str str_slice(str s, size_t from, size_t to) {
     return (str){s.p + from, to - from};
 }
 
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+static bool is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
 
 str str_trim(str s) {
     while (s.n && is_space(s.p[0])) s.p++, s.n--;
