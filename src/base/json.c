@@ -18,7 +18,7 @@ typedef struct reader {
     arena *a;
     const char *start, *p, *end;
     size_t memory_max, arena_start;
-    json_member *stack; /* owns; children of the containers that are still open */
+    json *stack; /* owns; children of the containers that are still open: values, in objects key and value in turn */
     uint32_t n_stack, cap_stack;
     open_container *open; /* owns */
     uint32_t depth, depth_max;
@@ -43,7 +43,7 @@ static void *take(reader *r, size_t n) {
     return p;
 }
 
-static bool push(reader *r, json_member m) {
+static bool push(reader *r, json m) {
     if (r->n_stack == r->cap_stack) {
         uint32_t cap = r->cap_stack ? r->cap_stack * 2 : 64;
         if (cap > 1u << 30 ||
@@ -242,20 +242,20 @@ static bool read_word(reader *r, const char *word, json value, json *out) {
     return true;
 }
 
-/* Python's rule for equal keys: the last value, at the first one's place. */
-static uint32_t drop_duplicates(json_member *m, uint32_t n) {
+/* n pairs of key and value become members. Python's rule for equal keys: the last value, at the first one's place. */
+static uint32_t make_members(json_member *to, const json *pairs, uint32_t n) {
     uint32_t kept = 0, cap = 4;
     while (cap < 2 * n) cap *= 2;
-    uint32_t small[2 * SMALL_OBJECT * 2] = {0}, *slots = cap <= COUNT(small) ? small : mem_alloc(cap * sizeof *slots);
+    uint32_t small[4 * SMALL_OBJECT] = {0}, *slots = cap <= COUNT(small) ? small : mem_alloc(cap * sizeof *slots);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = (uint32_t)XXH3_64bits(m[i].key.p, m[i].key.n) & (cap - 1);
-        while (slots[at] && !str_eq(m[slots[at] - 1].key, m[i].key)) at = (at + 1) & (cap - 1);
-        if (slots[at]) {
-            m[slots[at] - 1].value = m[i].value;
-        } else {
-            m[kept] = m[i];
+        str key = pairs[2 * i].string;
+        uint32_t at = (uint32_t)XXH3_64bits(key.p, key.n) & (cap - 1);
+        while (slots[at] && !str_eq(to[slots[at] - 1].key, key)) at = (at + 1) & (cap - 1);
+        if (!slots[at]) {
+            to[kept].key = key;
             slots[at] = ++kept;
         }
+        to[slots[at] - 1].value = pairs[2 * i + 1];
     }
     if (slots != small) free(slots);
     return kept;
@@ -264,18 +264,16 @@ static uint32_t drop_duplicates(json_member *m, uint32_t n) {
 /* The innermost container ends: its children leave the stack for the arena. */
 static bool close_container(reader *r, json *out) {
     open_container c = r->open[--r->depth];
-    json_member *m = r->stack + c.first;
+    json *children = r->stack + c.first;
     uint32_t n = r->n_stack - c.first;
     if (c.object) {
-        n = drop_duplicates(m, n);
-        json_member *to = take(r, n * sizeof *to);
+        json_member *to = take(r, n / 2 * sizeof *to);
         if (!to) return false;
-        if (n) memcpy(to, m, n * sizeof *to);
-        *out = (json){.type = JSON_OBJECT, .n = n, .members = to};
+        *out = (json){.type = JSON_OBJECT, .n = make_members(to, children, n / 2), .members = to};
     } else {
         json *to = take(r, n * sizeof *to);
         if (!to) return false;
-        for (uint32_t i = 0; i < n; i++) to[i] = m[i].value;
+        if (n) memcpy(to, children, n * sizeof *to);
         *out = (json){.type = JSON_ARRAY, .n = n, .items = to};
     }
     r->n_stack = c.first;
@@ -292,14 +290,15 @@ static bool open_new(reader *r, bool object) {
     return true;
 }
 
-static bool read_key(reader *r, str *key) {
+/* A key and its colon; the key goes onto the stack in front of its value. */
+static bool read_key(reader *r) {
+    str key;
     skip_space(r);
     if (r->p >= r->end || *r->p != '"') return fail(r, "a key in quotes is missing");
-    if (!read_string(r, key)) return false;
+    if (!read_string(r, &key) || !push(r, json_of_str(key))) return false;
     skip_space(r);
     if (r->p >= r->end || *r->p != ':') return fail(r, "':' is missing behind a key");
     r->p++;
-    skip_space(r);
     return true;
 }
 
@@ -320,50 +319,47 @@ static bool read_scalar(reader *r, json *out) {
     }
 }
 
+/* A value is complete: it goes to its container, and on upwards through every container that ends behind it.
+ * *done when it was the document itself; otherwise the reader stands where the next value is expected. */
+static bool hand_up(reader *r, json value, json *root, bool *done) {
+    while (r->depth) {
+        bool object = r->open[r->depth - 1].object;
+        if (!push(r, value)) return false;
+        skip_space(r);
+        if (r->p >= r->end) return fail(r, "unexpected end");
+        if (*r->p == ',') {
+            r->p++;
+            return !object || read_key(r);
+        }
+        if (*r->p != (object ? '}' : ']')) return fail(r, object ? "',' or '}' is missing" : "',' or ']' is missing");
+        r->p++;
+        if (!close_container(r, &value)) return false;
+    }
+    *root = value;
+    return *done = true;
+}
+
 /* One value and everything in it; the loop stands where a value is expected. */
 static bool read_document(reader *r, json *root) {
-    str key = {0};
-    for (;;) {
+    for (bool done = false; !done;) {
         json value;
         skip_space(r);
         if (r->p >= r->end) return fail(r, "unexpected end");
         if (*r->p == '{' || *r->p == '[') {
             bool object = *r->p == '{';
-            /* The container's own key waits on the stack as a member with no value yet. */
-            if (!push(r, (json_member){key, {0}}) || !open_new(r, object)) return false;
+            if (!open_new(r, object)) return false;
             if (r->p >= r->end || *r->p != (object ? '}' : ']')) {
-                key = (str){0};
-                if (object && !read_key(r, &key)) return false;
+                if (object && !read_key(r)) return false;
                 continue;
             }
             r->p++;
             if (!close_container(r, &value)) return false;
-            key = r->stack[--r->n_stack].key;
         } else if (!read_scalar(r, &value)) {
             return false;
         }
-        /* A value is complete: hand it upwards through every container that ends here. */
-        for (;;) {
-            if (r->depth == 0) {
-                *root = value;
-                return true;
-            }
-            bool object = r->open[r->depth - 1].object;
-            if (!push(r, (json_member){key, value})) return false;
-            skip_space(r);
-            if (r->p >= r->end) return fail(r, "unexpected end");
-            char c = *r->p++;
-            if (c == ',') {
-                key = (str){0};
-                if (object && !read_key(r, &key)) return false;
-                break;
-            }
-            if (c != (object ? '}' : ']'))
-                return r->p--, fail(r, object ? "',' or '}' is missing" : "',' or ']' is missing");
-            if (!close_container(r, &value)) return false;
-            key = r->stack[--r->n_stack].key;
-        }
+        if (!hand_up(r, value, root, &done)) return false;
     }
+    return true;
 }
 
 const json *json_read(arena *a, str text, const json_limits *limits, error *err) {
