@@ -16,7 +16,7 @@ typedef struct engine_opts {
     int context_length;     /* 0: the model's own, capped by memory */
     size_t memory_budget;   /* bytes; 0: three quarters of RAM or of the cgroup's limit */
     int prefill_chunk;      /* rows of one prompt in a step; 0: 512 */
-    dtype kv_type;          /* DT_F16 default; DT_F32 under f32 numerics */
+    int kv_type;            /* 0: DT_F32 under f32 numerics, else DT_F16; otherwise DT_F16 or DT_BF16 */
 } engine_opts;
 engine *engine_open(const engine_opts *o, error *err);
 void engine_close(engine *e); /* cancels what runs, joins the thread */
@@ -25,6 +25,10 @@ const tokenizer *engine_tokenizer(const engine *e);
 const chat_template *engine_template(const engine *e); /* NULL: the model has none */
 const char *engine_model_id(const engine *e);
 int engine_context(const engine *e); /* most positions of one sequence */
+/* Admission: may a prompt of n_prompt tokens have `requested` more? More than fits is an ERR_MEMORY that gives the numbers, or, with
+ * clamp (a defaulted max_tokens, fixed-context serving), is cut to what fits: *clamped. A prompt that leaves no place is refused
+ * either way. Call it after the prompt is built and before engine_submit, which refuses what does not fit. */
+bool engine_clamp(const engine *e, size_t n_prompt, int64_t requested, bool clamp, int32_t *granted, bool *clamped, error *err);
 
 /* Sampling; every field's neutral value is 0 except where said. Range checks are done by engine_submit (ERR_INVALID names the field). */
 typedef struct sampling {
@@ -79,7 +83,8 @@ typedef struct gen_opts {
     int32_t top_logprobs;  /* 0..20 */
     bool split_thinking;
     str prompt_tail;       /* for output_opts */
-    /* Called from the engine's thread after events were queued (never while a lock of the caller is needed); may be NULL. */
+    /* Called from the engine's thread after events were queued, at most once a step; may be NULL. It must return quickly and must not
+     * call gen_free. gen_free waits for a call in progress: hold no lock there that wake takes. */
     void (*wake)(void *arg);
     void *wake_arg;
 } gen_opts;
@@ -90,22 +95,25 @@ typedef struct gen_stats {
 } gen_stats;
 
 typedef struct gen gen; /* a running generation; owned by the caller, freed with gen_free */
-gen *engine_submit(engine *e, const gen_opts *o, error *err); /* ERR_INVALID, ERR_MEMORY, ERR_QUEUE_FULL */
-/* Takes the next event. Waits up to timeout_ms (-1: for ever, 0: not at all); false when none came in time. After GEN_DONE: false. */
+/* ERR_INVALID (names the field), ERR_MEMORY (context_over_budget), ERR_QUEUE_FULL, ERR_UNAVAILABLE (the engine has failed) */
+gen *engine_submit(engine *e, const gen_opts *o, error *err);
+/* Takes the next event. Waits up to timeout_ms (-1: for ever, 0: not at all); false when none came in time. After GEN_DONE: false.
+ * One thread at a time. Events wait in a bounded ring: a generation whose events nobody takes pauses, and only that one. */
 bool gen_next(gen *g, gen_event *ev, int timeout_ms);
-void gen_cancel(gen *g); /* takes effect within one step, in prefill too */
-void gen_free(gen *g);   /* cancels first if it still runs */
+void gen_cancel(gen *g); /* from any thread; takes effect within one step, in prefill and in the queue too */
+void gen_free(gen *g);   /* cancels first if it still runs; does not wait for the step. May be NULL */
 void gen_stats_get(const gen *g, gen_stats *out);
 
 /* Counters for /metrics and /stats; a snapshot. */
 typedef struct engine_stats {
     uint64_t requests_total, requests_cancelled, requests_failed, requests_rejected;
+    uint64_t preempted_total; /* times a sequence gave its pages back and was computed again later */
     uint64_t prompt_tokens_total, generated_tokens_total, cached_tokens_total;
     uint64_t steps_total, rows_total;
     uint64_t prefill_ns_total, decode_ns_total, step_ns_total;
     int32_t running, waiting;
     size_t weight_bytes, kv_bytes_used, kv_bytes_max, workspace_bytes;
-    uint64_t last_step_ns; /* clock_ns() of the last finished step or idle turn: the watchdog's food */
+    uint64_t last_step_ns; /* clock_ns() of the last finished step; now, when there is nothing to do: the watchdog's food */
     bool failed;           /* the engine cannot serve any more */
 } engine_stats;
 void engine_stats_get(const engine *e, engine_stats *out);
