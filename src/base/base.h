@@ -137,6 +137,7 @@ typedef enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level;
 void log_set_level(log_level level);
 void log_set_json(bool on);
 void log_write(log_level level, const char *fmt, ...) PRINTF(2, 3);
+void log_line(log_level level, str line); /* verbatim, for lines that are JSON already (the access log) */
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_write(LOG_WARN, __VA_ARGS__)
 #define log_info(...)  log_write(LOG_INFO, __VA_ARGS__)

@@ -50,3 +50,13 @@ void log_write(log_level level, const char *fmt, ...) {
     (void)done; /* nowhere left to report a closed stderr */
     buf_free(&line);
 }
+
+void log_line(log_level level, str line) {
+    if ((int)level > level_max) return;
+    buf b = {0};
+    buf_str(&b, line);
+    buf_putc(&b, '\n');
+    ssize_t done = write(STDERR_FILENO, b.p, b.n);
+    (void)done;
+    buf_free(&b);
+}

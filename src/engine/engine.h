@@ -24,6 +24,13 @@ const model_info *engine_model(const engine *e);
 const tokenizer *engine_tokenizer(const engine *e);
 const chat_template *engine_template(const engine *e); /* NULL: the model has none */
 const char *engine_model_id(const engine *e);
+/* What the checkpoint's generation_config.json asks for, the weakest of the settings a request can have: NAN, or -1 for top_k, where
+ * it says nothing. Unreadable or absent file: nothing set. */
+typedef struct gen_defaults {
+    float temperature, top_p, repetition_penalty;
+    int32_t top_k;
+} gen_defaults;
+const gen_defaults *engine_defaults(const engine *e);
 int engine_context(const engine *e); /* most positions of one sequence */
 /* Admission: may a prompt of n_prompt tokens have `requested` more? More than fits is an ERR_MEMORY that gives the numbers, or, with
  * clamp (a defaulted max_tokens, fixed-context serving), is cut to what fits: *clamped. A prompt that leaves no place is refused
