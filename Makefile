@@ -1,17 +1,17 @@
 # hearth's build. `./dev build` calls it; targets: all (default), lib, tests, fuzz, clean.
 # A file's suffix decides its flags: *_avx2.c *_avx512.c *_amx.c. Folders are wildcards: a new file needs no line here.
-# SAN=asan|tsan builds into build-asan / build-tsan with the sanitizer; everything else is the same.
+# SAN=asan|tsan|fuzz builds into build-asan, build-tsan, build-fuzz with the sanitizer (fuzz: clang); everything else is the same.
 SAN ?=
 BUILD ?= build$(if $(SAN),-$(SAN))
-CC ?= gcc
 ifeq ($(origin CC),default)
-CC := gcc
+CC := $(if $(filter fuzz,$(SAN)),clang,gcc)
 endif
 CCACHE := $(shell command -v ccache 2>/dev/null)
 VERSION := $(shell cat VERSION)
 
 SANFLAGS_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 SANFLAGS_tsan := -fsanitize=thread
+SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -Wno-error
 OPT := $(if $(SAN),-O1,-O2)
 # -ffp-contract=off: the compiler must not fuse what ref writes as two roundings (docs/numerics.md).
 CFLAGS := -std=gnu17 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -fPIC -fvisibility=hidden -ffp-contract=off \
@@ -32,7 +32,7 @@ WEB_FILES := $(wildcard web/*)
 LIB_LIBS := -lpcre2-8 -lutf8proc -lxxhash -lm -pthread
 BIN_LIBS := $(LIB_LIBS) -lmicrohttpd -lcurl -lsqlite3 -lcrypto -lzip -ledit
 
-.PHONY: all lib tests clean
+.PHONY: all lib tests fuzz benches clean
 .SECONDARY:
 all: $(BUILD)/libhearth.a $(BUILD)/libhearth.so $(if $(wildcard src/cli/main.c),$(BUILD)/hearth)
 lib: $(BUILD)/libhearth.a
@@ -65,6 +65,18 @@ TEST_HELP := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TEST_SRC),$(wildcard tes
 tests: $(TEST_BIN)
 $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(TEST_HELP) $(BUILD)/libhearth.a
 	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(LIB_LIBS) -lcmocka
+
+# tests/fuzz/x_fuzz.c: one libFuzzer program each; `make SAN=fuzz fuzz`.
+FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/*_fuzz.c))
+fuzz: $(FUZZ_BIN)
+$(BUILD)/tests/fuzz/%_fuzz: $(BUILD)/tests/fuzz/%_fuzz.o $(BUILD)/libhearth.a
+	$(CC) $(SANFLAGS_$(SAN)) -fsanitize=fuzzer -o $@ $^ $(LIB_LIBS)
+
+# tests/bench/x_bench.c: micro-benchmarks, run by `./dev bench`.
+BENCH_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
+benches: $(BENCH_BIN)
+$(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libhearth.a
+	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(LIB_LIBS)
 
 clean:
 	rm -rf build build-*

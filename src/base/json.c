@@ -6,7 +6,7 @@
 #include <xxhash.h>
 #include "json.h"
 
-enum { DEPTH_DEFAULT = 128, SMALL_OBJECT = 16 };
+enum { DEPTH_DEFAULT = 128, SMALL_OBJECT = 16, STACK_FIRST = 64 };
 
 /* ---- reader ----------------------------------------------------------------------------------------------------- */
 typedef struct open_container {
@@ -45,7 +45,7 @@ static void *take(reader *r, size_t n) {
 
 static bool push(reader *r, json m) {
     if (r->n_stack == r->cap_stack) {
-        uint32_t cap = r->cap_stack ? r->cap_stack * 2 : 64;
+        uint32_t cap = r->cap_stack * 2;
         if (cap > 1u << 30 ||
             arena_bytes(r->a) - r->arena_start + (size_t)cap * sizeof m > r->memory_max + 64 * sizeof m)
             return too_big(r);
@@ -373,6 +373,8 @@ const json *json_read(arena *a, str text, const json_limits *limits, error *err)
     r.depth_max = l.depth_max ? l.depth_max : DEPTH_DEFAULT;
     r.memory_max = l.memory_max ? l.memory_max : text.n > SIZE_MAX / 32 ? SIZE_MAX : text.n * 16 + 65536;
     r.open = mem_alloc(r.depth_max * sizeof *r.open);
+    r.stack = mem_alloc(STACK_FIRST * sizeof *r.stack);
+    r.cap_stack = STACK_FIRST;
     json *root = take(&r, sizeof *root);
     bool ok = root && read_document(&r, root);
     if (ok) {
@@ -498,7 +500,7 @@ void json_write_real(buf *out, double v) {
     do snprintf(text, sizeof text, "%.*e", digits - 1, v);
     while (strtod(text, NULL) != v && ++digits <= 17);
     char *e = strchr(text, 'e');
-    int exponent = atoi(e + 1);
+    int exponent = (int)strtol(e + 1, NULL, 10);
     *e = 0;
     bool negative = text[0] == '-';
     char mantissa[24];

@@ -159,9 +159,9 @@ static int cgroup_cpus(void) {
         if (sscanf(b.p, "%ld %ld", &quota, &period) != 2) quota = -1;
     } else {
         b.n = 0;
-        if (file_read(&b, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", 200, NULL)) quota = atol(b.p);
+        if (file_read(&b, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", 200, NULL)) quota = strtol(b.p, NULL, 10);
         b.n = 0;
-        if (file_read(&b, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", 200, NULL)) period = atol(b.p);
+        if (file_read(&b, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", 200, NULL)) period = strtol(b.p, NULL, 10);
     }
     buf_free(&b);
     return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
