@@ -1,0 +1,326 @@
+/* bind: a family's tensor table against a checkpoint: finds each tensor, checks its shape, adds up sizes, loads.
+ * Not here: reading files (format/), laying matrices out (device->pack), GGUF's names (gguf_names.c). */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "internal.h"
+
+typedef struct binding {
+    weight *w; /* borrows (family struct); one of w and t */
+    tensor *t;
+    const weight *same; /* w becomes a copy of this once that is loaded: a tied head */
+    const char *name;   /* canonical: "model.layers.0.self_attn.q_proj" */
+    const char *stored; /* as the checkpoint calls it; a tensor's with ".weight" if it has that */
+    bool biased;
+    int n;
+    int32_t dim[4];
+    weight_src src;
+    size_t at, bias_at; /* place in the block of vectors, in floats */
+} binding;
+
+struct binder {
+    model *m;
+    config *c;
+    char prefix[96];
+    bool biased;
+    binding *list; /* owns until bindings_make copies it to the arena */
+    size_t n, cap;
+};
+
+/* Where the language model lies in a checkpoint: alone, or inside one that also sees or hears. */
+static const struct {
+    const char *body, *head;
+} layouts[] = {
+    {"model.", "lm_head"},
+    {"language_model.model.", "language_model.lm_head"},
+    {"model.language_model.", "lm_head"},
+    {"", "lm_head"},
+};
+/* Tensors of parts that are loaded by others, or that nobody needs. */
+static const char *const not_ours[] = {
+    "vision_tower.",
+    "model.vision_tower.",
+    "visual.",
+    "model.visual.",
+    "audio_tower.",
+    "model.audio_tower.",
+    "embed_vision.",
+    "model.embed_vision.",
+    "embed_audio.",
+    "model.embed_audio.",
+    "mtp.",
+    "multi_modal_projector.",
+    "model.multi_modal_projector.",
+};
+
+void bind_at(binder *b, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(b->prefix, sizeof b->prefix, fmt, ap);
+    va_end(ap);
+}
+
+void bind_bias(binder *b, bool biased) {
+    b->biased = biased;
+}
+
+static binding *bind_new(binder *b, const char *name, int n, const int32_t *dim) {
+    if (b->n == b->cap) b->list = mem_resize(b->list, (b->cap = b->cap ? 2 * b->cap : 64) * sizeof *b->list);
+    binding *to = &b->list[b->n++];
+    *to = (binding){.name = arena_printf(b->m->a, "%s%s", b->prefix, name), .n = n};
+    memcpy(to->dim, dim, sizeof *dim * (size_t)n);
+    return to;
+}
+
+void bind_weight(binder *b, weight *to, const char *name, int n, const int32_t *dim) {
+    binding *x = bind_new(b, name, n, dim);
+    x->w = to;
+    x->biased = b->biased;
+}
+
+void bind_tensor(binder *b, tensor *to, const char *name, int n, const int32_t *dim) {
+    bind_new(b, name, n, dim)->t = to;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------ */
+static const stored_tensor *tensor_named(const model *m, const config *c, const char *module, const char *suffix) {
+    char name[256];
+    int n = snprintf(name, sizeof name, "%s%s", module, suffix);
+    return n < (int)sizeof name ? checkpoint_tensor(c->from, (str){name, (size_t)n}) : NULL;
+}
+
+static const char *stored_name(const model *m, const config *c, const char *name) {
+    if (m->gguf) return gguf_name(c->from, m->a, name);
+    size_t i = 0;
+    while (i + 1 < COUNT(layouts)) {
+        char embedding[96];
+        snprintf(embedding, sizeof embedding, "%sembed_tokens", layouts[i].body);
+        if (tensor_named(m, c, embedding, ".weight")) break;
+        i++;
+    }
+    if (str_starts(str_of(name), STR("model."))) return arena_printf(m->a, "%s%s", layouts[i].body, name + 6);
+    return str_is(str_of(name), "lm_head") ? layouts[i].head : name;
+}
+
+void bind_head(binder *b, weight *to, const weight *tok, int32_t V, int32_t D) {
+    const json *tie = json_get(b->c->text, "tie_word_embeddings");
+    const char *stored = stored_name(b->m, b->c, "lm_head");
+    bool have = stored && tensor_named(b->m, b->c, stored, ".weight");
+    b->m->tied = json_bool(tie, !have);
+    bind_at(b, "%s", "");
+    bind_weight(b, to, "lm_head", 2, (int32_t[]){V, D});
+    if (b->m->tied) b->list[b->n - 1].same = tok;
+}
+
+/* ---- shapes and sizes ------------------------------------------------------------------------------------------- */
+static const char *shape_text(char *to, size_t cap, int n, const int64_t *dim) {
+    size_t at = (size_t)snprintf(to, cap, "[");
+    for (int i = 0; i < n && at < cap; i++)
+        at += (size_t)snprintf(to + at, cap - at, "%s%lld", i ? ", " : "", (long long)dim[i]);
+    if (at < cap) snprintf(to + at, cap - at, "]");
+    return to;
+}
+
+/* Dimensions of 1 do not count: [C,1,K] is [C,K]. */
+static bool shape_same(int n, const int64_t *dim, int expected_n, const int32_t *expected) {
+    int i = 0, k = 0;
+    for (;;) {
+        while (i < n && dim[i] == 1) i++;
+        while (k < expected_n && expected[k] == 1) k++;
+        if (i == n || k == expected_n) return i == n && k == expected_n;
+        if (dim[i++] != expected[k++]) return false;
+    }
+}
+
+static bool shape_error(const config *c, const binding *b, const char *stored, int n, const int64_t *dim, error *err) {
+    char found[96], expected[96];
+    int64_t want[4];
+    for (int i = 0; i < b->n; i++) want[i] = b->dim[i];
+    shape_text(expected, sizeof expected, b->n, want);
+    if (!n)
+        return error_set(err, ERR_FORMAT, "%s: tensor %s %s is missing", checkpoint_path(c->from), stored, expected);
+    return error_set(err, ERR_FORMAT, "%s: tensor %s has shape %s, expected %s", checkpoint_path(c->from), stored,
+                     shape_text(found, sizeof found, n, dim), expected);
+}
+
+static int64_t n_elements(const binding *b) {
+    int64_t n = 1;
+    for (int i = 0; i < b->n; i++) n *= b->dim[i];
+    return n;
+}
+
+/* Takes `n` floats of the block of vectors; each starts on its own cache line. */
+static size_t vector_place(model *m, int64_t n) {
+    size_t at = m->vector_bytes / sizeof(float);
+    m->vector_bytes += ((size_t)n * sizeof(float) + 63) & ~(size_t)63;
+    return at;
+}
+
+static bool find_weight(model *m, config *c, binding *b, map *used, error *err) {
+    bool found;
+    if (!checkpoint_weight(c->from, b->stored, &b->src, &found, err)) return false;
+    int64_t dim[3] = {b->src.n_experts, b->src.n_out, b->src.n_in};
+    bool flat = found && b->src.n_experts == 1;
+    if (!found) return shape_error(c, b, b->stored, 0, NULL, err);
+    if (!shape_same(3, dim, b->n, b->dim)) return shape_error(c, b, b->stored, flat ? 2 : 3, flat ? dim + 1 : dim, err);
+    static const char *const parts[] = {".weight", ".scales", ".biases"};
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        const stored_tensor *t = tensor_named(m, c, b->stored, parts[i]);
+        if (t) map_set(used, t->name, 1);
+    }
+    m->info.weight_bytes += m->d->vt->packed_bytes(m->d, &b->src);
+    if (!b->biased) return true;
+    const stored_tensor *bias = tensor_named(m, c, b->stored, ".bias");
+    binding shape = {.n = 1, .dim = {b->src.n_out}};
+    if (!bias || !shape_same(bias->ndim, bias->dim, 1, shape.dim))
+        return shape_error(c, &shape, arena_printf(m->a, "%s.bias", b->stored), bias ? bias->ndim : 0,
+                           bias ? bias->dim : NULL, err);
+    map_set(used, bias->name, 1);
+    m->info.n_params += b->src.n_out;
+    b->bias_at = vector_place(m, b->src.n_out);
+    return true;
+}
+
+static bool find_tensor(model *m, config *c, binding *b, map *used, error *err) {
+    const stored_tensor *t = tensor_named(m, c, b->stored, ".weight");
+    if (!t) t = tensor_named(m, c, b->stored, "");
+    if (!t || !shape_same(t->ndim, t->dim, b->n, b->dim))
+        return shape_error(c, b, b->stored, t ? t->ndim : 0, t ? t->dim : NULL, err);
+    b->stored = arena_copy(m->a, t->name.p, t->name.n);
+    map_set(used, t->name, 1);
+    b->at = vector_place(m, n_elements(b));
+    return true;
+}
+
+/* A checkpoint that holds more than its family knows may be one that this family gets wrong: say so. */
+static void unused_warn(const model *m, const config *c, const map *used) {
+    size_t n = 0;
+    str first = {0};
+    for (size_t i = 0; i < checkpoint_n_tensors(c->from); i++) {
+        str name = checkpoint_tensor_at(c->from, i)->name;
+        uint64_t v;
+        bool known = map_get(used, name, &v) || str_ends(name, STR("rotary_emb.inv_freq")) ||
+                     (m->tied && str_has(name, STR("lm_head."))) || (m->gguf && str_starts(name, STR("rope_f")));
+        for (size_t k = 0; k < COUNT(not_ours) && !known; k++) known = str_starts(name, str_of(not_ours[k]));
+        if (!known && !n++) first = name;
+    }
+    if (n)
+        log_warn("%s: %zu tensors are not used; the first is %.*s", checkpoint_path(c->from), n, (int)first.n, first.p);
+}
+
+/* ---- "4-bit g64", "Q4_K", "mixed 4/8-bit" ---------------------------------------------------------------------- */
+typedef struct kind {
+    char label[24];
+    weight_format format;
+    int32_t bits;
+    int64_t n;
+} kind;
+
+static void kind_count(kind *list, size_t *n, size_t cap, const weight_src *w, int64_t elements) {
+    kind k = {.format = w->format, .bits = w->format == WF_AFFINE ? w->bits : 0, .n = elements};
+    if (k.bits)
+        snprintf(k.label, sizeof k.label, "%d-bit g%d", w->bits, w->group);
+    else
+        snprintf(k.label, sizeof k.label, "%s", weight_format_name(w->format));
+    if (w->format <= WF_NVFP4)
+        for (char *p = k.label; *p; p++) *p = (char)tolower((unsigned char)*p);
+    size_t i = 0;
+    while (i < *n && strcmp(list[i].label, k.label)) i++;
+    if (i < *n)
+        list[i].n += elements;
+    else if (*n < cap)
+        list[(*n)++] = k;
+}
+
+/* The formats by their share of the parameters, the largest first; unquantised matrices beside quantised ones do not
+ * count. */
+static void quantization_say(model *m) {
+    kind list[16];
+    size_t n = 0, kept = 0;
+    for (size_t i = 0; i < m->n_bindings; i++) {
+        const binding *b = &m->bindings[i];
+        if (b->w && !b->same) kind_count(list, &n, COUNT(list), &b->src, n_elements(b));
+    }
+    bool quantised = false;
+    for (size_t i = 0; i < n; i++) quantised |= list[i].format > WF_BF16;
+    for (size_t i = 0; i < n; i++)
+        if (!quantised || list[i].format > WF_BF16) list[kept++] = list[i];
+    for (size_t i = 1; i < kept; i++)
+        for (size_t k = i; k && list[k].n > list[k - 1].n; k--) {
+            kind swap = list[k];
+            list[k] = list[k - 1];
+            list[k - 1] = swap;
+        }
+    size_t cap = sizeof m->info.quantization, at = 0;
+    bool affine = kept > 1;
+    for (size_t i = 0; i < kept; i++) affine &= list[i].bits > 0;
+    at += (size_t)snprintf(m->info.quantization, cap, "%s", kept > 1 ? "mixed " : "");
+    for (size_t i = 0; i < kept && at < cap; i++)
+        at += affine ? (size_t)snprintf(m->info.quantization + at, cap - at, "%s%d%s", i ? "/" : "", list[i].bits,
+                                        i + 1 == kept ? "-bit" : "")
+                     : (size_t)snprintf(m->info.quantization + at, cap - at, "%s%s", i ? "/" : "", list[i].label);
+}
+
+/* ---- the two passes --------------------------------------------------------------------------------------------- */
+bool bindings_make(model *m, config *c, error *err) {
+    binder b = {.m = m, .c = c};
+    m->fam->bind(m, &b);
+    m->bindings = arena_copy(m->a, b.list, b.n * sizeof *b.list);
+    m->n_bindings = b.n;
+    free(b.list);
+    map *used = map_new(4 * m->n_bindings);
+    bool ok = true;
+    for (size_t i = 0; i < m->n_bindings && ok; i++) {
+        binding *x = &m->bindings[i];
+        if (x->same) continue;
+        m->info.n_params += n_elements(x);
+        x->stored = stored_name(m, c, x->name);
+        if (!x->stored)
+            ok = error_set(err, ERR_UNSUPPORTED, "%s: GGUF has no name for %s", checkpoint_path(c->from), x->name);
+        else
+            ok = x->w ? find_weight(m, c, x, used, err) : find_tensor(m, c, x, used, err);
+    }
+    m->info.weight_bytes += m->vector_bytes;
+    if (ok) unused_warn(m, c, used);
+    if (ok) quantization_say(m);
+    map_free(used);
+    return ok;
+}
+
+static bool load_weight(model *m, config *c, binding *b, error *err) {
+    b->src.name = b->stored;
+    b->w->name = b->name;
+    if (!m->d->vt->pack(m->d, b->w, &b->src, err)) return false;
+    checkpoint_drop(c->from, &b->src);
+    b->w->bias = (tensor){0};
+    if (!b->biased) return true;
+    float *at = (float *)m->vectors + b->bias_at;
+    char name[256];
+    snprintf(name, sizeof name, "%s.bias", b->stored);
+    b->w->bias = tensor_f32(at, b->src.n_out);
+    return checkpoint_floats(c->from, name, (size_t)b->src.n_out, at, err);
+}
+
+bool bindings_load(model *m, config *c, error *err) {
+    if (!(m->vectors = m->d->vt->alloc(m->d, m->vector_bytes, err))) return false;
+    for (size_t i = 0; i < m->n_bindings; i++) {
+        binding *b = &m->bindings[i];
+        if (b->same) {
+            *b->w = *b->same;
+        } else if (b->w) {
+            if (!load_weight(m, c, b, err)) return false;
+        } else {
+            float *at = (float *)m->vectors + b->at;
+            *b->t = tensor_of(at, DT_F32, b->n, b->dim);
+            if (!checkpoint_floats(c->from, b->stored, (size_t)n_elements(b), at, err)) return false;
+        }
+    }
+    return true;
+}
+
+void bindings_free(model *m) {
+    for (size_t i = 0; i < m->n_bindings; i++)
+        if (m->bindings[i].w && !m->bindings[i].same && m->bindings[i].w->packed)
+            m->d->vt->unpack(m->d, m->bindings[i].w);
+    if (m->vectors) m->d->vt->free(m->d, m->vectors, m->vector_bytes);
+}

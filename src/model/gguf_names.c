@@ -1,0 +1,157 @@
+/* gguf_names: what a GGUF file calls things, by table: metadata becomes the config.json that families read, and Hugging
+ * Face's tensor names become GGUF's. A new architecture is one line in `architectures`, with a table of its own where
+ * it differs. Not here: reading GGUF (format/), what a conversion did to the values (the family file; model->gguf). */
+#include <stdio.h>
+#include "internal.h"
+
+typedef struct pair {
+    const char *hf, *gguf;
+} pair;
+
+/* Keys below "<architecture>.". */
+static const pair metadata[] = {
+    {"num_hidden_layers", "block_count"},
+    {"hidden_size", "embedding_length"},
+    {"intermediate_size", "feed_forward_length"},
+    {"num_attention_heads", "attention.head_count"},
+    {"num_key_value_heads", "attention.head_count_kv"},
+    {"head_dim", "attention.key_length"},
+    {"rms_norm_eps", "attention.layer_norm_rms_epsilon"},
+    {"max_position_embeddings", "context_length"},
+    {"rope_theta", "rope.freq_base"},
+    {"sliding_window", "attention.sliding_window"},
+    {"num_local_experts", "expert_count"},
+};
+static const pair scaling_metadata[] = {
+    {"rope_type", "rope.scaling.type"},
+    {"factor", "rope.scaling.factor"},
+    {"original_max_position_embeddings", "rope.scaling.original_context_length"},
+    {"beta_fast", "rope.scaling.yarn_beta_fast"},
+    {"beta_slow", "rope.scaling.yarn_beta_slow"},
+};
+/* Divisors of the rotary frequencies that a conversion wrote as tensors. */
+static const pair scaling_tensors[] = {
+    {"freq_factors", "rope_freqs.weight"},
+    {"long_factor", "rope_factors_long.weight"},
+    {"short_factor", "rope_factors_short.weight"},
+};
+/* Flags that a GGUF shows by having the tensor. */
+static const pair bias_tensors[] = {
+    {"attention_bias", "blk.0.attn_q.bias"},
+    {"mlp_bias", "blk.0.ffn_up.bias"},
+};
+static const char *const eos_keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+
+/* Module names; those of layers are below "model.layers.N." and "blk.N.". */
+static const pair llama_names[] = {
+    {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},       {"lm_head", "output"},
+    {"input_layernorm", "attn_norm"},     {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},       {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},        {"mlp.up_proj", "ffn_up"},           {"mlp.down_proj", "ffn_down"},
+};
+
+static const struct architecture {
+    const char *name, *model_type;
+    const pair *names;
+    size_t n_names;
+} architectures[] = {
+    {"llama", "llama", llama_names, COUNT(llama_names)},
+};
+
+static const struct architecture *architecture_of(const checkpoint *c) {
+    str name = json_str(json_get(checkpoint_config(c), "general.architecture"), STR(""));
+    for (size_t i = 0; i < COUNT(architectures); i++)
+        if (str_is(name, architectures[i].name)) return &architectures[i];
+    return NULL;
+}
+
+const char *gguf_name(const checkpoint *c, arena *a, const char *name) {
+    const struct architecture *arch = architecture_of(c);
+    int layer = -1, rest = 0;
+    if (sscanf(name, "model.layers.%d.%n", &layer, &rest) != 1 || !rest) layer = -1, rest = 0;
+    for (size_t i = 0; i < arch->n_names; i++)
+        if (!strcmp(name + rest, arch->names[i].hf))
+            return layer < 0 ? arch->names[i].gguf : arena_printf(a, "blk.%d.%s", layer, arch->names[i].gguf);
+    return NULL;
+}
+
+/* A small f32 tensor as an array of numbers. */
+static bool put_floats(json_builder *to, const char *key, const checkpoint *c, const stored_tensor *t, error *err) {
+    size_t n = 1;
+    for (int i = 0; i < t->ndim; i++) n *= (size_t)t->dim[i];
+    if (n > 65536)
+        return error_set(err, ERR_FORMAT, "%s: tensor %.*s has %zu elements", checkpoint_path(c), (int)t->name.n,
+                         t->name.p, n);
+    float *v = arena_alloc(to->a, n * sizeof *v);
+    json *items = arena_alloc(to->a, n * sizeof *items);
+    char *name = arena_copy(to->a, t->name.p, t->name.n);
+    if (!checkpoint_floats(c, name, n, v, err)) return false;
+    for (size_t i = 0; i < n; i++) items[i] = json_of_real(v[i]);
+    json_put(to, key, (json){.type = JSON_ARRAY, .n = (uint32_t)n, .items = items});
+    return true;
+}
+
+static void put_metadata(json_builder *to, const checkpoint *c, const char *arch, const pair *table, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        char key[128];
+        snprintf(key, sizeof key, "%s.%s", arch, table[i].gguf);
+        const json *v = json_get(checkpoint_config(c), key);
+        if (v) json_put(to, table[i].hf, *v);
+    }
+}
+
+static bool put_scaling(json_builder *to, const checkpoint *c, const char *arch, error *err) {
+    json_builder b = {.a = to->a};
+    put_metadata(&b, c, arch, scaling_metadata, COUNT(scaling_metadata));
+    bool lists = false;
+    for (size_t i = 0; i < COUNT(scaling_tensors); i++) {
+        const stored_tensor *t = checkpoint_tensor(c, str_of(scaling_tensors[i].gguf));
+        if (t && !put_floats(&b, scaling_tensors[i].hf, c, t, err)) return false;
+        if (t && !i) json_put(&b, "rope_type", json_of_str(STR("freq_factors")));
+        lists |= t && i;
+    }
+    if (lists) json_put(&b, "rope_type", json_of_str(STR("longrope")));
+    const json *scaling = json_built(&b);
+    if (json_get(scaling, "rope_type") && !str_is(json_str(json_get(scaling, "rope_type"), STR("")), "none"))
+        json_put(to, "rope_scaling", *scaling);
+    return true;
+}
+
+const json *gguf_config(const checkpoint *c, arena *a, error *err) {
+    const json *meta = checkpoint_config(c);
+    const struct architecture *arch = architecture_of(c);
+    str name = json_str(json_get(meta, "general.architecture"), STR(""));
+    if (!arch) {
+        buf known = {0};
+        for (size_t i = 0; i < COUNT(architectures); i++)
+            buf_printf(&known, "%s%s", i ? ", " : "", architectures[i].name);
+        error_set(err, ERR_UNSUPPORTED, "%s: GGUF architecture \"%.*s\" is not supported; known are %s",
+                  checkpoint_path(c), (int)MIN(name.n, 64), name.p, known.p);
+        buf_free(&known);
+        return NULL;
+    }
+    json_builder b = {.a = a};
+    json_put(&b, "model_type", json_of_str(str_of(arch->model_type)));
+    put_metadata(&b, c, arch->name, metadata, COUNT(metadata));
+    if (!put_scaling(&b, c, arch->name, err)) return NULL;
+    const stored_tensor *embedding = checkpoint_tensor(c, STR("token_embd.weight"));
+    if (embedding && embedding->ndim == 2) json_put(&b, "vocab_size", json_of_int(embedding->dim[0]));
+    int64_t heads = json_int(json_get(json_built(&b), "num_attention_heads"), 0);
+    int64_t width = json_int(json_get(json_built(&b), "hidden_size"), 0);
+    int64_t head = json_int(json_get(json_built(&b), "head_dim"), heads > 0 ? width / heads : 0);
+    char key[128];
+    snprintf(key, sizeof key, "%s.rope.dimension_count", arch->name);
+    int64_t rotary = json_int(json_get(meta, key), head);
+    if (head > 0 && rotary != head) json_put(&b, "partial_rotary_factor", json_of_real((double)rotary / (double)head));
+    for (size_t i = 0; i < COUNT(bias_tensors); i++)
+        json_put(&b, bias_tensors[i].hf, json_of_bool(checkpoint_tensor(c, str_of(bias_tensors[i].gguf)) != NULL));
+    json *eos = arena_alloc(a, COUNT(eos_keys) * sizeof *eos);
+    uint32_t n = 0;
+    for (size_t i = 0; i < COUNT(eos_keys); i++) {
+        const json *id = json_get(meta, eos_keys[i]);
+        if (json_is(id, JSON_INT)) eos[n++] = *id;
+    }
+    json_put(&b, "eos_token_id", (json){.type = JSON_ARRAY, .n = n, .items = eos});
+    return json_built(&b);
+}

@@ -1,0 +1,146 @@
+/* model/internal: what a family file is made of. A family is one file with three tables (configuration, tensors,
+ * activations) and four functions that expand them: configure, bind, work, forward. docs/models.md walks through adding
+ * one. Read llama.c first; config.c, bind.c, plan.c and part_rope.c are what its tables expand into.
+ *
+ * Letters, in tables and in comments: L layers, D width, H query heads, K key/value heads, Dh head width, F
+ * feed-forward width, V vocabulary, T rows of the step, R rows whose logits are wanted. */
+#pragma once
+#include <math.h>
+#include "model.h"
+
+typedef struct config config;
+typedef struct binder binder;
+typedef struct plan plan;
+
+typedef struct family {
+    const char *name;
+    size_t size; /* of the family's struct; its first member is `model base` */
+    /* Reads the configuration, fills base->info's sizes, the KV layers and the rope tables. */
+    void (*configure)(model *base, config *c);
+    /* Says which tensors there are: name, shape, and where they go. */
+    void (*bind)(model *base, binder *b);
+    /* Says which activations a step needs. */
+    void (*work)(model *base, plan *p);
+    /* logits [R,V] of one step. */
+    void (*forward)(model *base, kv_cache *kv, const step *s, tensor logits);
+} family;
+
+/* ---- every model ------------------------------------------------------------------------------------------------ */
+struct model {
+    const family *fam;
+    device *d; /* borrows */
+    arena *a;  /* owns: names, layer structs, frequency tables */
+    model_info info;
+    kv_spec kv;
+    kv_layer *kv_layers; /* [kv.n_layers], in the arena */
+    bool tied;           /* the output head is the embedding table */
+    bool gguf; /* read from GGUF: conversion has changed some tensors (q and k rows of llama lie for interleaved
+                  rotation) */
+    bool compat_mlx_lm;
+    int32_t rows_max;
+    struct binding *bindings; /* [n_bindings], in the arena */
+    size_t n_bindings;
+    void *vectors, *workspace; /* owns (device memory) */
+    size_t vector_bytes;
+};
+void *model_alloc(model *m, size_t n); /* from the arena; zeroed. Sizes are bounded by the configuration's ranges */
+
+/* ---- configuration (config.c) ----------------------------------------------------------------------------------- */
+/* One line a field: CONFIG(type, field, key, default, lowest, highest). type is int32_t, float, bool or act; NEEDED as
+ * default makes the key required. Expanded three ways: CONFIG_MEMBER (struct), CONFIG_READ (with `m` and `c` in scope).
+ */
+#define NEEDED                                        NAN
+#define CONFIG_MEMBER(type, field, key, dflt, lo, hi) type field;
+#define CONFIG_READ(type, field, key, dflt, lo, hi)   config_##type(c, &m->field, key, dflt, lo, hi);
+struct config {
+    checkpoint *from; /* borrows */
+    const json *root; /* config.json, or GGUF metadata under Hugging Face's keys */
+    const json *text; /* the part about the language model: root, or its text_config */
+    const char *type; /* model_type of the text part */
+    error err;        /* sticky: the first thing that was wrong */
+};
+/* A missing or null key takes the default. Errors name the key, the value and what is allowed. */
+void config_int32_t(config *c, int32_t *out, const char *key, double dflt, double lo, double hi);
+void config_float(config *c, float *out, const char *key, double dflt, double lo, double hi);
+void config_bool(config *c, bool *out, const char *key, double dflt, double lo, double hi);
+void config_act(config *c, act *out, const char *key, double dflt, double lo, double hi);
+/* Fails with "<file>: <text>" unless ok. */
+void config_check(config *c, bool ok, const char *fmt, ...) PRINTF(3, 4);
+const json *config_get(const config *c,
+                       const char *key); /* of the text part, else of the root; NULL if absent or null */
+/* "sliding_attention" and the like for layer i from layer_types; NULL without that list. */
+const char *config_layer_type(config *c, int32_t i, int32_t n_layers);
+bool config_open(config *c, checkpoint *from, arena *a, error *err); /* finds root, text and type */
+/* Ids from config.json, its text part and generation_config.json, without repeats. */
+bool config_eos(const config *c, arena *a, const int32_t **ids, size_t *n, error *err);
+
+/* ---- GGUF (gguf_names.c) ---------------------------------------------------------------------------------------- */
+/* The metadata as config.json would say it. NULL + ERR_UNSUPPORTED for an architecture without a table. */
+const json *gguf_config(const checkpoint *c, arena *a, error *err);
+/* "model.layers.3.self_attn.q_proj" -> "blk.3.attn_q"; NULL if the table has no such name. */
+const char *gguf_name(const checkpoint *c, arena *a, const char *name);
+
+/* ---- tensors (bind.c) ------------------------------------------------------------------------------------------- */
+/* One line a tensor: T(kind, field, name, shape...). kind `weight`: a matrix [out,in] or experts [E,out,in], in any
+ * format; `tensor`: a vector or small array as f32. name: as Hugging Face calls the module, below the prefix set by
+ * bind_at; ".weight" is added. Expanded by TENSOR_MEMBER (struct) and TENSOR_BIND (with `b` and the struct `w` in
+ * scope). */
+#define TENSOR_MEMBER(kind, field, ...) kind field;
+#define TENSOR_BIND(kind, field, name, ...) \
+    bind_##kind(b, &w->field, name, (int)COUNT(((int32_t[]){__VA_ARGS__})), (int32_t[]){__VA_ARGS__});
+void bind_at(binder *b, const char *fmt, ...) PRINTF(2, 3); /* prefix of the names that follow: "model.layers.3." */
+void bind_bias(binder *b, bool biased); /* do the matrices that follow have a bias? false at first */
+void bind_weight(binder *b, weight *to, const char *name, int n, const int32_t *dim);
+void bind_tensor(binder *b, tensor *to, const char *name, int n, const int32_t *dim);
+/* The output head [V,D]: "lm_head", or the embedding table itself when tie_word_embeddings says so; without that key
+ * the model is tied if it has no lm_head. Sets base->tied. */
+void bind_head(binder *b, weight *to, const weight *tok, int32_t V, int32_t D);
+
+bool bindings_make(model *m, config *c,
+                   error *err); /* runs fam->bind, finds each tensor, checks shapes, adds up sizes */
+bool bindings_load(model *m, config *c, error *err); /* packs; pages of the mapping are dropped as it goes */
+void bindings_free(model *m);
+
+/* ---- activations and caches (plan.c) ---------------------------------------------------------------------------- */
+/* One line an activation: B(name, width). Expanded by WORK_MEMBER (struct), WORK_PLAN (with `m` and `p` in scope) and
+ * WORK_TAKE (in forward, with `m` and `T` in scope: declares `tensor name` [T,width]). */
+#define WORK_MEMBER(name, width) tensor name;
+#define WORK_PLAN(name, width)   plan_buffer(p, &m->work.name, width);
+#define WORK_TAKE(name, width)   tensor name = tensor_rows(m->work.name, 0, T);
+void plan_buffer(plan *p, tensor *to, int64_t width); /* [rows_max,width] */
+bool work_make(model *m, bool plan_only, error *err); /* runs fam->work; one allocation */
+/* Adds a layer to the KV plan; layers with the same window share a page table. Returns its index for kv_append and
+ * attend. */
+int32_t kv_layer_add(model *m, config *c, int32_t heads, int32_t k_width, int32_t v_width, int32_t window);
+
+/* ---- rotary frequencies (part_rope.c) --------------------------------------------------------------------------- */
+typedef struct rope_opts {
+    int32_t head;           /* Dh */
+    float theta;            /* when the configuration has none; 0: 10000 */
+    float partial;          /* rotated part of a head when the configuration does not say; 0: all */
+    const char *layer_type; /* which entry of per-layer-type rope_parameters; NULL: there is one set */
+    bool interleaved;
+    bool long_context; /* longrope: the factors for contexts beyond the original one */
+} rope_opts;
+/* From rope_parameters (transformers 5) or rope_scaling and rope_theta. Types: default, linear, llama3, yarn, longrope,
+ * proportional, freq_factors (a GGUF's own list of divisors). */
+void rope_make(model *m, config *c, rope_table *out, const rope_opts *o);
+
+/* ---- the operations as family files write them; `d`, `s` and `kv` are in scope --------------------------------- */
+#define embed(y, table, scale)             op_embed(d, y, &(table), s->ids, scale)
+#define linear(y, x, w)                    op_linear(d, y, x, &(w))
+#define linear2(y0, y1, x, w0, w1)         op_linear2(d, y0, y1, x, &(w0), &(w1))
+#define linear3(y0, y1, y2, x, w0, w1, w2) op_linear3(d, y0, y1, y2, x, &(w0), &(w1), &(w2))
+#define rms_norm(y, x, w, eps)             op_rms_norm(d, y, x, w, eps)
+#define add_rms_norm(y, x, r, w, eps)      op_add_rms_norm(d, y, x, r, w, eps)
+#define rope(x, table)                     op_rope(d, x, s->pos, &(table))
+#define kv_append(k, v, layer)             op_kv_append(d, kv, layer, k, v, s)
+#define attend(o, q, layer, how)           op_attend(d, o, q, kv, layer, s, &(how))
+#define act_mul(y, g, u, a)                op_act_mul(d, y, g, u, a)
+#define add(x, y)                          op_add(d, x, y)
+#define gather(y, x)                       op_gather(d, y, x, s->out) /* the R wanted rows */
+/* x [T,H*Dh], which may be columns of something wider, seen as [T,H,Dh] */
+static inline tensor heads(tensor x, int32_t H) {
+    int32_t Dh = x.dim[1] / H;
+    return (tensor){x.p, {x.stride[0], Dh, 1, 1}, {x.dim[0], H, Dh, 1}, x.type, 3};
+}
