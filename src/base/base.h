@@ -159,6 +159,8 @@ void file_map_close(file_map *m);
 void file_map_drop(const void *p, size_t n); /* tells the kernel these mapped bytes are not needed in memory any more */
 bool file_read(buf *out, const char *path, size_t bytes_max, error *err);
 bool file_write_atomic(const char *path, const void *p, size_t n, error *err); /* temporary file, fsync, rename */
+/* The same with the content in pieces, written one after the other. */
+bool file_write_parts(const char *path, const str *parts, size_t n, error *err);
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
 bool dir_make(const char *path, error *err);        /* with parents */

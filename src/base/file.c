@@ -62,25 +62,33 @@ bool file_read(buf *out, const char *path, size_t bytes_max, error *err) {
     return ok;
 }
 
-bool file_write_atomic(const char *path, const void *p, size_t n, error *err) {
+static bool write_all(int fd, str s) {
+    while (s.n) {
+        ssize_t got = write(fd, s.p, s.n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return false;
+        s = str_slice(s, (size_t)got, s.n);
+    }
+    return true;
+}
+
+bool file_write_parts(const char *path, const str *parts, size_t n, error *err) {
     buf tmp = {0};
     buf_printf(&tmp, "%s.%016llx.tmp", path, (unsigned long long)random_u64());
     int fd = open(tmp.p, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     bool ok = fd >= 0 || error_errno(err, ERR_IO, "cannot create %s", tmp.p);
-    for (size_t done = 0; ok && done < n;) {
-        ssize_t got = write(fd, (const char *)p + done, n - done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0)
-            ok = error_errno(err, ERR_IO, "cannot write %s", tmp.p);
-        else
-            done += (size_t)got;
-    }
+    for (size_t i = 0; ok && i < n; i++)
+        ok = write_all(fd, parts[i]) || error_errno(err, ERR_IO, "cannot write %s", tmp.p);
     if (ok && fsync(fd) != 0) ok = error_errno(err, ERR_IO, "cannot sync %s", tmp.p);
     if (fd >= 0 && close(fd) != 0 && ok) ok = error_errno(err, ERR_IO, "cannot close %s", tmp.p);
     if (ok && rename(tmp.p, path) != 0) ok = error_errno(err, ERR_IO, "cannot rename to %s", path);
     if (!ok && fd >= 0) unlink(tmp.p);
     buf_free(&tmp);
     return ok;
+}
+
+bool file_write_atomic(const char *path, const void *p, size_t n, error *err) {
+    return file_write_parts(path, &(str){p, n}, 1, err);
 }
 
 bool file_exists(const char *path) {
