@@ -118,6 +118,7 @@ typedef struct device_vtable {
     void (*kv_read)(device *d, kv_cache *kv, int group, int32_t page, void *host);
     void (*kv_write)(device *d, kv_cache *kv, int group, int32_t page, const void *host);
     void (*kv_discard)(device *d, kv_cache *kv, int group, int32_t page); /* its memory may go back to the system */
+    uint64_t (*kv_saturated)(device *d, const kv_cache *kv); /* values that left the type's range (or were NaN) so far */
     void (*step_begin)(device *d, step *s); /* step tables to the device */
     void (*step_end)(device *d);            /* wait; status is valid after it */
 } device_vtable;

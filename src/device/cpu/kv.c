@@ -1,0 +1,113 @@
+/* Keys and values on the CPU: the pools of pages, their layout and their life. Not here: writing rows and attention
+ * (attend_body.h), who owns which page (engine/). See docs/attention.md. */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include "internal.h"
+
+enum { OS_PAGE = 4096, KV_WIDTH_MAX = 4096, KV_HEADS_MAX = 1024, PARTS_BYTES = 64 << 20 };
+
+static int32_t pad16(int32_t n) {
+    return (n + 15) & ~15;
+}
+
+static size_t head_bytes(const kv_layer *l, dtype type) {
+    return (size_t)(l->k_width + pad16(l->v_width)) * KV_PAGE * dtype_bytes(type);
+}
+
+static bool spec_check(const kv_spec *s, error *err) {
+    if (s->type != DT_F16 && s->type != DT_BF16 && s->type != DT_F32)
+        return error_set(err, ERR_UNSUPPORTED, "KV cache type %s: f16, bf16 or f32", dtype_name(s->type));
+    if (s->n_groups < 1 || s->n_groups > KV_GROUPS)
+        return error_set(err, ERR_INTERNAL, "KV cache of %d groups: 1 to %d", s->n_groups, KV_GROUPS);
+    for (int i = 0; i < s->n_layers; i++) {
+        const kv_layer *l = &s->layer[i];
+        if (l->heads < 1 || l->heads > KV_HEADS_MAX || l->k_width < 1 || l->k_width > KV_WIDTH_MAX || l->v_width < 1 ||
+            l->v_width > KV_WIDTH_MAX || l->group < 0 || l->group >= s->n_groups)
+            return error_set(err, ERR_UNSUPPORTED,
+                             "KV layer %d: %d heads of %d and %d columns in group %d; at most %d heads, %d columns, %d groups", i,
+                             l->heads, l->k_width, l->v_width, l->group, KV_HEADS_MAX, KV_WIDTH_MAX, s->n_groups);
+    }
+    return true;
+}
+
+size_t cpu_kv_page_bytes(device *d, const kv_spec *spec, int group) {
+    size_t n = 0;
+    for (int i = 0; i < spec->n_layers; i++)
+        if (spec->layer[i].group == group) n += (size_t)spec->layer[i].heads * head_bytes(&spec->layer[i], spec->type);
+    return (n + OS_PAGE - 1) & ~(size_t)(OS_PAGE - 1);
+}
+
+/* Temporaries of one worker: q, scores, two outputs, running maxima and sums, and one page of K and V as f32. */
+static size_t worker_bytes(const kv_spec *s) {
+    size_t k = 0, v = 0;
+    for (int i = 0; i < s->n_layers; i++) {
+        k = MAX(k, (size_t)s->layer[i].k_width);
+        v = MAX(v, (size_t)pad16(s->layer[i].v_width));
+    }
+    size_t floats = ATTN_ROWS * (k + KV_PAGE + 2 * v + 4) + KV_PAGE * (k + v);
+    return (floats * sizeof(float) + 255) & ~(size_t)255;
+}
+
+kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err) {
+    if (!spec_check(spec, err)) return NULL;
+    kv_cache *kv = mem_alloc(sizeof *kv);
+    kv->type = spec->type;
+    kv->n_layers = spec->n_layers;
+    kv->n_groups = spec->n_groups;
+    kv->layer = mem_alloc(sizeof *kv->layer * (size_t)spec->n_layers);
+    size_t offset[KV_GROUPS] = {0};
+    for (int i = 0; i < spec->n_layers; i++) {
+        const kv_layer *l = &spec->layer[i];
+        size_t head = head_bytes(l, spec->type);
+        kv->layer[i] = (cpu_kv_layer){*l, pad16(l->v_width), offset[l->group], head};
+        offset[l->group] += (size_t)l->heads * head;
+    }
+    for (int g = 0; g < spec->n_groups; g++) {
+        kv->n_pages[g] = spec->n_pages[g];
+        kv->page_bytes[g] = cpu_kv_page_bytes(d, spec, g);
+        if (spec->n_pages[g] < 0 || !size_mul(kv->page_bytes[g], (size_t)spec->n_pages[g], &kv->pool_bytes[g])) {
+            error_set(err, ERR_MEMORY, "KV cache of %d pages of %zu bytes", spec->n_pages[g], kv->page_bytes[g]);
+            goto fail;
+        }
+        if (!kv->pool_bytes[g]) continue;
+        if (!(kv->pool[g] = mem_try(kv->pool_bytes[g], OS_PAGE, err))) goto fail;
+    }
+    kv->worker_bytes = worker_bytes(spec);
+    kv->work_bytes = kv->worker_bytes * (size_t)pool_size(d->threads);
+    kv->parts_bytes = PARTS_BYTES; /* address space; touched only as far as one step needs */
+    if (!(kv->work = mem_try(kv->work_bytes, OS_PAGE, err)) || !(kv->parts = mem_try(kv->parts_bytes, OS_PAGE, err))) goto fail;
+    return kv;
+fail:
+    error_prefix(err, "KV cache: ");
+    cpu_kv_free(d, kv);
+    return NULL;
+}
+
+void cpu_kv_free(device *d, kv_cache *kv) {
+    if (!kv) return;
+    for (int g = 0; g < kv->n_groups; g++) mem_try_free(kv->pool[g], kv->pool_bytes[g]);
+    mem_try_free(kv->work, kv->work_bytes);
+    mem_try_free(kv->parts, kv->parts_bytes);
+    free(kv->layer);
+    free(kv);
+}
+
+static uint8_t *page_at(kv_cache *kv, int group, int32_t page) {
+    return kv->pool[group] + (size_t)page * kv->page_bytes[group];
+}
+
+void cpu_kv_copy(device *d, kv_cache *kv, int group, int32_t to, int32_t from) {
+    memcpy(page_at(kv, group, to), page_at(kv, group, from), kv->page_bytes[group]);
+}
+void cpu_kv_read(device *d, kv_cache *kv, int group, int32_t page, void *host) {
+    memcpy(host, page_at(kv, group, page), kv->page_bytes[group]);
+}
+void cpu_kv_write(device *d, kv_cache *kv, int group, int32_t page, const void *host) {
+    memcpy(page_at(kv, group, page), host, kv->page_bytes[group]);
+}
+void cpu_kv_discard(device *d, kv_cache *kv, int group, int32_t page) {
+    madvise(page_at(kv, group, page), kv->page_bytes[group], MADV_DONTNEED);
+}
+uint64_t cpu_kv_saturated(device *d, const kv_cache *kv) {
+    return kv->n_saturated;
+}
