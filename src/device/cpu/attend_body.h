@@ -1,10 +1,11 @@
 /* Keys and values written to the cache, and attention over it. Included by vec_*.c after v16_*.h and vec_body.h.
  * Not here: the layout and life of pages (internal.h, kv.c). The mechanism is told in docs/attention.md.
  *
- * What fixes the bits of one query row: scores are sums over the columns in order; blocks of KV_PAGE positions from position 0,
- * each with one running-maximum step; ATTN_CHUNK blocks form a unit with its own (maximum, sum, output), and units are merged in
- * order. Blocks a row sees nothing of leave its state alone. So neither the tile, the split over threads nor the rows of other
- * sequences can be seen in the result. The cache holds no infinities and no NaN: probability 0 times any value is 0. */
+ * What fixes the bits of one query row: scores are sums over the columns in order; blocks of KV_PAGE positions from
+ * position 0, each with one running-maximum step; ATTN_CHUNK blocks form a unit with its own (maximum, sum, output),
+ * and units are merged in order. Blocks a row sees nothing of leave its state alone. So neither the tile, the split
+ * over threads nor the rows of other sequences can be seen in the result. The cache holds no infinities and no NaN:
+ * probability 0 times any value is 0. */
 #pragma once
 #include <float.h>
 #include "internal.h"
@@ -32,9 +33,12 @@ typedef union kv_lanes {
     uint16_t h[16];
 } kv_lanes;
 V_INL void kv_round(void *to, vf x, dtype type) {
-    if (type == DT_F16) v_store_f16(to, x);
-    else if (type == DT_BF16) v_store_bf16(to, x);
-    else v_store(to, x);
+    if (type == DT_F16)
+        v_store_f16(to, x);
+    else if (type == DT_BF16)
+        v_store_bf16(to, x);
+    else
+        v_store(to, x);
 }
 
 /* One position of one head into column `at` of K and row `at` of V. */
@@ -46,8 +50,10 @@ static void append_head(const append_job *j, uint8_t *head, const float *k, cons
     FOR_16(d, l->dim.k_width) {
         kv_round(&tmp, kv_fit(row_get(k + d, left), limit, n_bad), type);
         for (int i = 0; i < MIN(left, 16); i++) {
-            if (type == DT_F32) ((float *)head)[(d + i) * KV_PAGE + at] = tmp.f[i];
-            else ((uint16_t *)head)[(d + i) * KV_PAGE + at] = tmp.h[i];
+            if (type == DT_F32)
+                ((float *)head)[(d + i) * KV_PAGE + at] = tmp.f[i];
+            else
+                ((uint16_t *)head)[(d + i) * KV_PAGE + at] = tmp.h[i];
         }
     }
     size_t size = type == DT_F32 ? 4 : 2;
@@ -84,50 +90,51 @@ static void kv_append(device *d, kv_cache *kv, int layer, tensor k, tensor v, co
 
 /* ---- products: c [rows, cols] (+)= a [rows, k] · b [k, cols], k in order; cols a multiple of 16 ---- */
 #define UNROLL _Pragma("GCC unroll 8")
-#define GEMM(name, type, load)                                                                                         \
-    V_INL void name##_tile(const int R, const int P, const float *a, int lda, const type *b, int ldb, float *c, int ldc, \
-                           int k, bool zero) {                                                                         \
-        vf acc[R][P];                                                                                                  \
-        UNROLL for (int r = 0; r < R; r++) UNROLL for (int p = 0; p < P; p++) acc[r][p] =                              \
-            zero ? v_zero() : v_load(c + (int64_t)r * ldc + 16 * p);                                                   \
-        for (int i = 0; i < k; i++) {                                                                                  \
-            vf w[P];                                                                                                   \
-            UNROLL for (int p = 0; p < P; p++) w[p] = load(b + (int64_t)i * ldb + 16 * p);                             \
-            UNROLL for (int r = 0; r < R; r++) {                                                                       \
-                vf x = v_set1(a[(int64_t)r * lda + i]);                                                                \
-                UNROLL for (int p = 0; p < P; p++) acc[r][p] = v_fma(x, w[p], acc[r][p]);                              \
-            }                                                                                                          \
-        }                                                                                                              \
-        UNROLL for (int r = 0; r < R; r++) UNROLL for (int p = 0; p < P; p++)                                          \
-            v_store(c + (int64_t)r * ldc + 16 * p, acc[r][p]);                                                         \
-    }                                                                                                                  \
-    V_INL void name##_rows(const int R, int cols, const float *a, int lda, const type *b, int ldb, float *c, int ldc,  \
-                           int k, bool zero) {                                                                         \
-        int n = 0;                                                                                                     \
-        if (V_TILE_COLS(R) >= 4)                                                                                       \
-            for (; n + 64 <= cols; n += 64) name##_tile(R, 4, a, lda, b + n, ldb, c + n, ldc, k, zero);                \
-        if (V_TILE_COLS(R) >= 2)                                                                                       \
-            for (; n + 32 <= cols; n += 32) name##_tile(R, 2, a, lda, b + n, ldb, c + n, ldc, k, zero);                \
-        for (; n < cols; n += 16) name##_tile(R, 1, a, lda, b + n, ldb, c + n, ldc, k, zero);                          \
-    }                                                                                                                  \
-    static void name(int rows, int cols, const float *a, int lda, const void *b_, int ldb, float *c, int ldc, int k,   \
-                     bool zero) {                                                                                      \
-        const type *b = b_;                                                                                            \
-        for (; rows >= 6; rows -= 6, a += 6 * (int64_t)lda, c += 6 * (int64_t)ldc)                                     \
-            name##_rows(6, cols, a, lda, b, ldb, c, ldc, k, zero);                                                     \
-        switch (rows) {                                                                                                \
-        case 5: name##_rows(5, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                          \
-        case 4: name##_rows(4, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                          \
-        case 3: name##_rows(3, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                          \
-        case 2: name##_rows(2, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                          \
-        case 1: name##_rows(1, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                          \
-        }                                                                                                              \
+#define GEMM(name, type, load)                                                                                        \
+    V_INL void name##_tile(const int R, const int P, const float *a, int lda, const type *b, int ldb, float *c,       \
+                           int ldc, int k, bool zero) {                                                               \
+        vf acc[R][P];                                                                                                 \
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int p = 0; p < P; p++) acc[r][p] =                             \
+            zero ? v_zero() : v_load(c + (int64_t)r * ldc + 16 * p);                                                  \
+        for (int i = 0; i < k; i++) {                                                                                 \
+            vf w[P];                                                                                                  \
+            UNROLL for (int p = 0; p < P; p++) w[p] = load(b + (int64_t)i * ldb + 16 * p);                            \
+            UNROLL for (int r = 0; r < R; r++) {                                                                      \
+                vf x = v_set1(a[(int64_t)r * lda + i]);                                                               \
+                UNROLL for (int p = 0; p < P; p++) acc[r][p] = v_fma(x, w[p], acc[r][p]);                             \
+            }                                                                                                         \
+        }                                                                                                             \
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int p = 0; p < P; p++)                                         \
+            v_store(c + (int64_t)r * ldc + 16 * p, acc[r][p]);                                                        \
+    }                                                                                                                 \
+    V_INL void name##_rows(const int R, int cols, const float *a, int lda, const type *b, int ldb, float *c, int ldc, \
+                           int k, bool zero) {                                                                        \
+        int n = 0;                                                                                                    \
+        if (V_TILE_COLS(R) >= 4)                                                                                      \
+            for (; n + 64 <= cols; n += 64) name##_tile(R, 4, a, lda, b + n, ldb, c + n, ldc, k, zero);               \
+        if (V_TILE_COLS(R) >= 2)                                                                                      \
+            for (; n + 32 <= cols; n += 32) name##_tile(R, 2, a, lda, b + n, ldb, c + n, ldc, k, zero);               \
+        for (; n < cols; n += 16) name##_tile(R, 1, a, lda, b + n, ldb, c + n, ldc, k, zero);                         \
+    }                                                                                                                 \
+    static void name(int rows, int cols, const float *a, int lda, const void *b_, int ldb, float *c, int ldc, int k,  \
+                     bool zero) {                                                                                     \
+        const type *b = b_;                                                                                           \
+        for (; rows >= 6; rows -= 6, a += 6 * (int64_t)lda, c += 6 * (int64_t)ldc)                                    \
+            name##_rows(6, cols, a, lda, b, ldb, c, ldc, k, zero);                                                    \
+        switch (rows) {                                                                                               \
+        case 5: name##_rows(5, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
+        case 4: name##_rows(4, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
+        case 3: name##_rows(3, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
+        case 2: name##_rows(2, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
+        case 1: name##_rows(1, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
+        }                                                                                                             \
     }
 GEMM(gemm_f32, float, v_load)
 GEMM(gemm_f16, uint16_t, v_load_f16)
 GEMM(gemm_bf16, uint16_t, v_load_bf16)
 #undef GEMM
-typedef void gemm_fn(int rows, int cols, const float *a, int lda, const void *b, int ldb, float *c, int ldc, int k, bool zero);
+typedef void gemm_fn(int rows, int cols, const float *a, int lda, const void *b, int ldb, float *c, int ldc, int k,
+                     bool zero);
 
 static void widen(float *to, const void *from, int n, dtype type) { /* n: a multiple of 16 */
     const uint16_t *h = from;
@@ -141,7 +148,7 @@ typedef struct attend_job {
     const cpu_kv_layer *layer;
     const step *s;
     const attn *a;
-    int ratio;       /* query heads a key head */
+    int ratio; /* query heads a key head */
 } attend_job;
 
 /* Rows [row, row+n) of one sequence and key head; row r is position r/ratio, query head r%ratio of the group. */
@@ -208,7 +215,8 @@ static void row_scale(float *o, float c, int n) {
     for (int i = 0; i < n; i += 16) v_store(o + i, v_mul(v_load(o + i), k));
 }
 
-/* One block's scores of one row become probabilities against the running maximum; sees positions [lo, hi) of the block. */
+/* One block's scores of one row become probabilities against the running maximum; sees positions [lo, hi) of the block.
+ */
 static void softmax_block(const attend_job *j, float *p, float *m, float *l, float *o, int lo, int hi) {
     vf s[4], top = v_set1(-FLT_MAX), scale = v_set1(j->a->scale);
     for (int i = 0; i < 4; i++) {
@@ -235,7 +243,8 @@ static void softmax_block(const attend_job *j, float *p, float *m, float *l, flo
 }
 
 /* The blocks of chunk c for a tile: o [n, v_pad], m and l [n]. l stays 0 for a row that sees nothing of the chunk. */
-static void attend_chunk(const attend_job *j, const attend_tile *t, const attend_work *w, int c, float *o, float *m, float *l) {
+static void attend_chunk(const attend_job *j, const attend_tile *t, const attend_work *w, int c, float *o, float *m,
+                         float *l) {
     const cpu_kv_layer *lay = j->layer;
     int kw = lay->dim.k_width, vp = lay->v_pad;
     dtype type = j->kv->type;
@@ -262,8 +271,10 @@ static void attend_chunk(const attend_job *j, const attend_tile *t, const attend
             int pos = t->seq->pos0 + (t->row + r) / j->ratio;
             int lo = j->a->window ? MAX(0, pos - j->a->window + 1 - base) : 0, hi = MIN(KV_PAGE, pos + 1 - base);
             most = MAX(most, hi);
-            if (lo < hi) softmax_block(j, w->p + r * KV_PAGE, m + r, l + r, o + (int64_t)r * vp, lo, hi);
-            else memset(w->p + r * KV_PAGE, 0, sizeof(float) * KV_PAGE);
+            if (lo < hi)
+                softmax_block(j, w->p + r * KV_PAGE, m + r, l + r, o + (int64_t)r * vp, lo, hi);
+            else
+                memset(w->p + r * KV_PAGE, 0, sizeof(float) * KV_PAGE);
         }
         gemm(t->n, vp, w->p, KV_PAGE, v, vp, o, vp, most, false);
     }
@@ -283,7 +294,8 @@ static void merge_start(const attend_tile *t, const attend_work *w, int vp) {
     memset(w->L, 0, sizeof(float) * (size_t)t->n);
     memset(w->O, 0, sizeof(float) * (size_t)t->n * (size_t)vp);
 }
-static void merge_tile(const attend_tile *t, const attend_work *w, const float *o, const float *m, const float *l, int vp) {
+static void merge_tile(const attend_tile *t, const attend_work *w, const float *o, const float *m, const float *l,
+                       int vp) {
     for (int r = 0; r < t->n; r++)
         merge_row(w->M + r, w->L + r, w->O + (int64_t)r * vp, m[r], l[r], o + (int64_t)r * vp, vp);
 }
@@ -297,9 +309,11 @@ static int64_t query_line(const attend_job *j, const attend_tile *t, int r) {
 }
 static void take_queries(const attend_job *j, const attend_tile *t, const attend_work *w) {
     int kw = j->layer->dim.k_width;
-    for (int r = 0; r < t->n; r++) memcpy(w->q + r * kw, tensor_line(j->q, query_line(j, t, r)), sizeof(float) * (size_t)kw);
+    for (int r = 0; r < t->n; r++)
+        memcpy(w->q + r * kw, tensor_line(j->q, query_line(j, t, r)), sizeof(float) * (size_t)kw);
 }
-/* o = O/L; a sink takes its share of the sum. The last fma turns −0 into +0: a masked position must not leave a sign. */
+/* o = O/L; a sink takes its share of the sum. The last fma turns −0 into +0: a masked position must not leave a sign.
+ */
 static void give_outputs(const attend_job *j, const attend_tile *t, const attend_work *w) {
     for (int r = 0; r < t->n; r++) {
         float l = w->L[r], c = 1;
@@ -330,8 +344,8 @@ static void attend_whole(void *arg, int task, int worker) {
     give_outputs(j, &t, &w);
 }
 
-/* The same, chunks shared out: task = tile·chunks + chunk, every partial result in its own slot of kv->parts, then merged by
- * tile. `chunks` is the most any tile has. */
+/* The same, chunks shared out: task = tile·chunks + chunk, every partial result in its own slot of kv->parts, then
+ * merged by tile. `chunks` is the most any tile has. */
 typedef struct split_job {
     attend_job j;
     int chunks;
@@ -366,7 +380,8 @@ static void attend_merge(void *arg, int task, int worker) {
     give_outputs(j, &t, &w);
 }
 
-/* What a step asks for: tiles over all sequences and heads, most chunks and rows of a tile, score-and-value multiplications. */
+/* What a step asks for: tiles over all sequences and heads, most chunks and rows of a tile, score-and-value
+ * multiplications. */
 typedef struct attend_plan {
     int tiles, chunks, rows;
     int64_t work;
@@ -422,18 +437,18 @@ static void attend(device *d, tensor o, tensor q, kv_cache *kv, int layer, const
     pool_run(d->threads, p.tiles, attend_whole, j);
 }
 
-#define VEC_INSTALL(op)                                                                                                \
-    do {                                                                                                               \
-        (op)->rms_norm = rms_norm;                                                                                     \
-        (op)->add_rms_norm = add_rms_norm;                                                                             \
-        (op)->layer_norm = layer_norm;                                                                                 \
-        (op)->rope = rope;                                                                                             \
-        (op)->kv_append = kv_append;                                                                                   \
-        (op)->attend = attend;                                                                                         \
-        (op)->act_mul = act_mul;                                                                                       \
-        (op)->act = act_op;                                                                                            \
-        (op)->add = add;                                                                                               \
-        (op)->scale = scale;                                                                                           \
-        (op)->softcap = softcap;                                                                                       \
-        (op)->gather = gather;                                                                                         \
+#define VEC_INSTALL(op)                    \
+    do {                                   \
+        (op)->rms_norm = rms_norm;         \
+        (op)->add_rms_norm = add_rms_norm; \
+        (op)->layer_norm = layer_norm;     \
+        (op)->rope = rope;                 \
+        (op)->kv_append = kv_append;       \
+        (op)->attend = attend;             \
+        (op)->act_mul = act_mul;           \
+        (op)->act = act_op;                \
+        (op)->add = add;                   \
+        (op)->scale = scale;               \
+        (op)->softcap = softcap;           \
+        (op)->gather = gather;             \
     } while (0)

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include "internal.h"
 
-static const char *const level_names[] = {[CPU_REF] = "ref", [CPU_AVX2] = "avx2", [CPU_AVX512] = "avx512", [CPU_AMX] = "amx"};
+static const char *const level_names[] = {
+    [CPU_REF] = "ref", [CPU_AVX2] = "avx2", [CPU_AVX512] = "avx512", [CPU_AMX] = "amx"};
 
 /* ---- instruction level ---- */
 static uint64_t xgetbv0(void) {
@@ -73,15 +74,25 @@ void cpu_rows_run(device *d, int64_t n, int64_t cost, cpu_rows_fn *fn, const voi
 }
 
 /* ---- rope angles ----
- * The angle is formed and reduced in double, so that it is right at any position; cos and sin are double polynomials of our own
- * (libm's differ between processors) on ±π/4: the Taylor series, whose last terms are below 1e-12. */
+ * The angle is formed and reduced in double, so that it is right at any position; cos and sin are double polynomials of
+ * our own (libm's differ between processors) on ±π/4: the Taylor series, whose last terms are below 1e-12. */
 static void sincos_of(double x, double *s, double *c) {
     double n = rint(x * 0x1.45f306dc9c883p-1); /* 2/π */
     double r = fma(-n, 0x1.921fb54442d18p+0, x);
     r = fma(-n, 0x1.1a62633145c07p-54, r); /* π/2 in two parts */
     double z = r * r;
-    double ps = fma(z, fma(z, fma(z, fma(z, fma(z, 1.6059043836821613e-10, -2.505210838544172e-08), 2.7557319223985893e-06), -1.984126984126984e-04), 8.333333333333333e-03), -1.6666666666666666e-01);
-    double pc = fma(z, fma(z, fma(z, fma(z, fma(z, 2.08767569878681e-09, -2.755731922398589e-07), 2.48015873015873e-05), -1.388888888888889e-03), 4.1666666666666664e-02), -0.5);
+    double ps = fma(z,
+                    fma(z,
+                        fma(z, fma(z, fma(z, 1.6059043836821613e-10, -2.505210838544172e-08), 2.7557319223985893e-06),
+                            -1.984126984126984e-04),
+                        8.333333333333333e-03),
+                    -1.6666666666666666e-01);
+    double pc = fma(z,
+                    fma(z,
+                        fma(z, fma(z, fma(z, 2.08767569878681e-09, -2.755731922398589e-07), 2.48015873015873e-05),
+                            -1.388888888888889e-03),
+                        4.1666666666666664e-02),
+                    -0.5);
     double sn = fma(z * r, ps, r), cs = fma(z, pc, 1.0);
     switch ((int64_t)n & 3) {
     case 0: *s = sn, *c = cs; break;
@@ -121,7 +132,8 @@ static void angle_rows(const void *arg, int64_t from, int64_t to) {
 
 static bool rope_same(const rope_cache *e, const int32_t *pos, int n, const rope_table *r) {
     return e->n_rows == n && e->n_freq == r->n_freq && e->interleaved == r->interleaved && e->scale == r->scale &&
-           memcmp(e->pos, pos, sizeof *pos * (size_t)n) == 0 && memcmp(e->freq, r->freq, sizeof *r->freq * (size_t)r->n_freq) == 0;
+           memcmp(e->pos, pos, sizeof *pos * (size_t)n) == 0 &&
+           memcmp(e->freq, r->freq, sizeof *r->freq * (size_t)r->n_freq) == 0;
 }
 
 int rope_angles(device *d, const int32_t *pos, int n, const rope_table *r, const float **cos_sin) {
@@ -165,8 +177,7 @@ static void cpu_free(device *d, void *p, size_t bytes) {
 static void cpu_step_begin(device *d, step *s) {
     s->mirror = NULL; /* the host's tables are the device's */
 }
-static void cpu_step_end(device *d) {
-}
+static void cpu_step_end(device *d) {}
 
 static void cpu_close(device *d) {
     cpu_device *c = (cpu_device *)d;

@@ -8,26 +8,28 @@
 
 typedef enum cpu_level { CPU_REF, CPU_AVX2, CPU_AVX512, CPU_AMX } cpu_level;
 
-/* cos and sin of the rows of the last steps, so that all layers of a step (and q and k) share them. Compared by content. */
+/* cos and sin of the rows of the last steps, so that all layers of a step (and q and k) share them. Compared by
+ * content. */
 enum { ROPE_TABLES = 4, ROPE_FREQ_MAX = 512 };
 typedef struct rope_cache {
     int n_rows, n_freq;
     bool interleaved;
     float scale;
-    int32_t *pos;   /* [rows_max] */
+    int32_t *pos; /* [rows_max] */
     float freq[ROPE_FREQ_MAX];
     float *cos_sin; /* [rows_max][2][n] as rope_angles says */
 } rope_cache;
 
 typedef struct cpu_device {
-    device base; /* first: a device * is a cpu_device * */
+    device base;      /* first: a device * is a cpu_device * */
     device_ops table; /* what base.op points to */
     cpu_level level;
-    void *scratch; /* owns: coded activations and per-worker temporaries, planned at open for rows_max and the widest weight seen */
+    void *scratch; /* owns: coded activations and per-worker temporaries, planned at open for rows_max and the widest
+                      weight seen */
     size_t scratch_bytes;
     rope_cache rope[ROPE_TABLES];
-    int rope_next;    /* the entry to overwrite next */
-    void *rope_mem;   /* owns: pos and cos_sin of all entries */
+    int rope_next;  /* the entry to overwrite next */
+    void *rope_mem; /* owns: pos and cos_sin of all entries */
     size_t rope_bytes;
 } cpu_device;
 
@@ -49,21 +51,23 @@ static inline float *tensor_line(tensor t, int64_t i) {
     }
     return t.ndim > 1 ? p + i * t.stride[0] : p;
 }
-/* fn works on lines [from, to) of its job. Runs here when n·cost is small, else split over the pool. cost: of one line, counted
- * in f32 additions. */
+/* fn works on lines [from, to) of its job. Runs here when n·cost is small, else split over the pool. cost: of one line,
+ * counted in f32 additions. */
 typedef void cpu_rows_fn(const void *job, int64_t from, int64_t to);
 void cpu_rows_run(device *d, int64_t n, int64_t cost, cpu_rows_fn *fn, const void *job);
-/* Tables for the first rows of pos (the return value says how many, at least 1): [rows][2][n], n = n_freq, cosines then sines
- * scaled by r->scale; interleaved: n = 2·n_freq, every angle twice, sines as (−s, s). Valid until ROPE_TABLES other calls. */
+/* Tables for the first rows of pos (the return value says how many, at least 1): [rows][2][n], n = n_freq, cosines then
+ * sines scaled by r->scale; interleaved: n = 2·n_freq, every angle twice, sines as (−s, s). Valid until ROPE_TABLES
+ * other calls. */
 int rope_angles(device *d, const int32_t *pos, int n, const rope_table *r, const float **cos_sin);
 
 /* ---- keys and values (kv.c) ----
- * A page of a group holds, for each of its layers and each head, K transposed [k_width][KV_PAGE] and V [KV_PAGE][v_pad] in the
- * cache's type. A lane of attention is a position for q·K and a column for p·V, so neither needs sums across lanes. */
+ * A page of a group holds, for each of its layers and each head, K transposed [k_width][KV_PAGE] and V [KV_PAGE][v_pad]
+ * in the cache's type. A lane of attention is a position for q·K and a column for p·V, so neither needs sums across
+ * lanes. */
 typedef struct cpu_kv_layer {
     kv_layer dim;
-    int32_t v_pad;      /* v_width rounded up to 16; the columns past v_width stay 0 */
-    size_t offset;      /* of the layer in a page, bytes */
+    int32_t v_pad; /* v_width rounded up to 16; the columns past v_width stay 0 */
+    size_t offset; /* of the layer in a page, bytes */
     size_t head_bytes;
 } cpu_kv_layer;
 
@@ -72,13 +76,13 @@ struct kv_cache {
     int32_t n_layers, n_groups;
     int32_t n_pages[KV_GROUPS];
     size_t page_bytes[KV_GROUPS], pool_bytes[KV_GROUPS];
-    uint8_t *pool[KV_GROUPS]; /* owns; mapped lazily */
-    cpu_kv_layer *layer;      /* owns [n_layers] */
+    uint8_t *pool[KV_GROUPS];     /* owns; mapped lazily */
+    cpu_kv_layer *layer;          /* owns [n_layers] */
     _Atomic uint64_t n_saturated; /* values that did not fit the type, or were NaN, since kv_new */
     /* Attention's temporaries: one area a worker, and partial results when one row's chunks are shared out. */
-    uint8_t *work;            /* owns */
+    uint8_t *work; /* owns */
     size_t work_bytes, worker_bytes;
-    float *parts;             /* owns */
+    float *parts; /* owns */
     size_t parts_bytes;
 };
 static inline uint8_t *kv_head(const kv_cache *kv, const cpu_kv_layer *l, int32_t page, int head) {

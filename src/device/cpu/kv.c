@@ -23,9 +23,10 @@ static bool spec_check(const kv_spec *s, error *err) {
         const kv_layer *l = &s->layer[i];
         if (l->heads < 1 || l->heads > KV_HEADS_MAX || l->k_width < 1 || l->k_width > KV_WIDTH_MAX || l->v_width < 1 ||
             l->v_width > KV_WIDTH_MAX || l->group < 0 || l->group >= s->n_groups)
-            return error_set(err, ERR_UNSUPPORTED,
-                             "KV layer %d: %d heads of %d and %d columns in group %d; at most %d heads, %d columns, %d groups", i,
-                             l->heads, l->k_width, l->v_width, l->group, KV_HEADS_MAX, KV_WIDTH_MAX, s->n_groups);
+            return error_set(
+                err, ERR_UNSUPPORTED,
+                "KV layer %d: %d heads of %d and %d columns in group %d; at most %d heads, %d columns, %d groups", i,
+                l->heads, l->k_width, l->v_width, l->group, KV_HEADS_MAX, KV_WIDTH_MAX, s->n_groups);
     }
     return true;
 }
@@ -75,7 +76,8 @@ kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err) {
     kv->worker_bytes = worker_bytes(spec);
     kv->work_bytes = kv->worker_bytes * (size_t)pool_size(d->threads);
     kv->parts_bytes = PARTS_BYTES; /* address space; touched only as far as one step needs */
-    if (!(kv->work = mem_try(kv->work_bytes, OS_PAGE, err)) || !(kv->parts = mem_try(kv->parts_bytes, OS_PAGE, err))) goto fail;
+    if (!(kv->work = mem_try(kv->work_bytes, OS_PAGE, err)) || !(kv->parts = mem_try(kv->parts_bytes, OS_PAGE, err)))
+        goto fail;
     return kv;
 fail:
     error_prefix(err, "KV cache: ");

@@ -8,42 +8,99 @@ typedef __m512i vi;
 typedef __mmask16 vm;
 #define V_INL static inline __attribute__((always_inline))
 
-V_INL vf v_set1(float c) { return _mm512_set1_ps(c); }
-V_INL vf v_zero(void) { return _mm512_setzero_ps(); }
-V_INL vf v_load(const float *p) { return _mm512_loadu_ps(p); }
-V_INL void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
-V_INL vm v_first(int n) { return (vm)((1u << n) - 1); }
-V_INL vf v_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
-V_INL void v_store_n(float *p, vf x, int n) { _mm512_mask_storeu_ps(p, v_first(n), x); }
-V_INL vf v_add(vf x, vf y) { return _mm512_add_ps(x, y); }
-V_INL vf v_sub(vf x, vf y) { return _mm512_sub_ps(x, y); }
-V_INL vf v_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
-V_INL vf v_div(vf x, vf y) { return _mm512_div_ps(x, y); }
-V_INL vf v_fma(vf x, vf y, vf z) { return _mm512_fmadd_ps(x, y, z); }
-V_INL vf v_fnma(vf x, vf y, vf z) { return _mm512_fnmadd_ps(x, y, z); }
-V_INL vf v_min(vf x, vf y) { return _mm512_min_ps(x, y); }
-V_INL vf v_max(vf x, vf y) { return _mm512_max_ps(x, y); }
-V_INL vf v_abs(vf x) { return _mm512_abs_ps(x); }
+V_INL vf v_set1(float c) {
+    return _mm512_set1_ps(c);
+}
+V_INL vf v_zero(void) {
+    return _mm512_setzero_ps();
+}
+V_INL vf v_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+V_INL void v_store(float *p, vf x) {
+    _mm512_storeu_ps(p, x);
+}
+V_INL vm v_first(int n) {
+    return (vm)((1u << n) - 1);
+}
+V_INL vf v_load_n(const float *p, int n) {
+    return _mm512_maskz_loadu_ps(v_first(n), p);
+}
+V_INL void v_store_n(float *p, vf x, int n) {
+    _mm512_mask_storeu_ps(p, v_first(n), x);
+}
+V_INL vf v_add(vf x, vf y) {
+    return _mm512_add_ps(x, y);
+}
+V_INL vf v_sub(vf x, vf y) {
+    return _mm512_sub_ps(x, y);
+}
+V_INL vf v_mul(vf x, vf y) {
+    return _mm512_mul_ps(x, y);
+}
+V_INL vf v_div(vf x, vf y) {
+    return _mm512_div_ps(x, y);
+}
+V_INL vf v_fma(vf x, vf y, vf z) {
+    return _mm512_fmadd_ps(x, y, z);
+}
+V_INL vf v_fnma(vf x, vf y, vf z) {
+    return _mm512_fnmadd_ps(x, y, z);
+}
+V_INL vf v_min(vf x, vf y) {
+    return _mm512_min_ps(x, y);
+}
+V_INL vf v_max(vf x, vf y) {
+    return _mm512_max_ps(x, y);
+}
+V_INL vf v_abs(vf x) {
+    return _mm512_abs_ps(x);
+}
 V_INL vf v_copysign(vf x, vf y) {
     vf s = _mm512_set1_ps(-0.0f);
     return _mm512_or_ps(_mm512_andnot_ps(s, x), _mm512_and_ps(s, y));
 }
-V_INL vm v_lt(vf x, vf y) { return _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ); }
-V_INL vm v_nan(vf x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
+V_INL vm v_lt(vf x, vf y) {
+    return _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ);
+}
+V_INL vm v_nan(vf x) {
+    return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+}
 V_INL vm vm_range(int from, int to) {
     __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_mask_cmplt_epi32_mask(_mm512_cmple_epi32_mask(_mm512_set1_epi32(from), lane), lane, _mm512_set1_epi32(to));
+    return _mm512_mask_cmplt_epi32_mask(_mm512_cmple_epi32_mask(_mm512_set1_epi32(from), lane), lane,
+                                        _mm512_set1_epi32(to));
 }
-V_INL vm vm_or(vm a, vm b) { return a | b; }
-V_INL int vm_count(vm m) { return __builtin_popcount(m); }
-V_INL vf v_sel(vm m, vf x, vf y) { return _mm512_mask_blend_ps(m, y, x); }
-V_INL vi v_bits(vf x) { return _mm512_castps_si512(x); }
-V_INL vf v_float(vi x) { return _mm512_castsi512_ps(x); }
-V_INL vi vi_set1(int32_t c) { return _mm512_set1_epi32(c); }
-V_INL vi vi_add(vi x, vi y) { return _mm512_add_epi32(x, y); }
-V_INL vi vi_sub(vi x, vi y) { return _mm512_sub_epi32(x, y); }
-V_INL vi vi_shl23(vi x) { return _mm512_slli_epi32(x, 23); }
-V_INL vi vi_half(vi x) { return _mm512_srai_epi32(x, 1); }
+V_INL vm vm_or(vm a, vm b) {
+    return a | b;
+}
+V_INL int vm_count(vm m) {
+    return __builtin_popcount(m);
+}
+V_INL vf v_sel(vm m, vf x, vf y) {
+    return _mm512_mask_blend_ps(m, y, x);
+}
+V_INL vi v_bits(vf x) {
+    return _mm512_castps_si512(x);
+}
+V_INL vf v_float(vi x) {
+    return _mm512_castsi512_ps(x);
+}
+V_INL vi vi_set1(int32_t c) {
+    return _mm512_set1_epi32(c);
+}
+V_INL vi vi_add(vi x, vi y) {
+    return _mm512_add_epi32(x, y);
+}
+V_INL vi vi_sub(vi x, vi y) {
+    return _mm512_sub_epi32(x, y);
+}
+V_INL vi vi_shl23(vi x) {
+    return _mm512_slli_epi32(x, 23);
+}
+V_INL vi vi_half(vi x) {
+    return _mm512_srai_epi32(x, 1);
+}
 V_INL float v_sum(vf x) {
     __m256 s = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
@@ -56,8 +113,12 @@ V_INL float v_top(vf x) {
     t = _mm_max_ps(t, _mm_movehl_ps(t, t));
     return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
 }
-V_INL vf v_swap(vf x) { return _mm512_permute_ps(x, 0xb1); }
-V_INL vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+V_INL vf v_swap(vf x) {
+    return _mm512_permute_ps(x, 0xb1);
+}
+V_INL vf v_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
 V_INL vf v_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }

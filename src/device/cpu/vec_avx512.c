@@ -1,5 +1,5 @@
-/* Norms, rope, attention, elementwise operations and the cache at level avx512: AVX-512 (F, BW, DQ, VL). The text is in vec_body.h and
- * attend_body.h, the same at every level. */
+/* Norms, rope, attention, elementwise operations and the cache at level avx512: AVX-512 (F, BW, DQ, VL). The text is in
+ * vec_body.h and attend_body.h, the same at every level. */
 #include "v16_avx512.h"
 #include "vec_body.h"
 #include "attend_body.h"

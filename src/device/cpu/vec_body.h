@@ -1,8 +1,8 @@
-/* Operations on rows: norms, rope, activations, elementwise, gather. Included by vec_ref.c, vec_avx2.c and vec_avx512.c after
- * their v16_*.h: the same text at every level is what makes the bits equal. Not here: attention (attend_body.h).
+/* Operations on rows: norms, rope, activations, elementwise, gather. Included by vec_ref.c, vec_avx2.c and vec_avx512.c
+ * after their v16_*.h: the same text at every level is what makes the bits equal. Not here: attention (attend_body.h).
  *
- * A row is worked through in steps of 16; sums keep 16 strided partial sums and end in v_sum's tree. Rows go to the pool only
- * when there is enough work (cpu_rows_run); the result of a row does not depend on that. */
+ * A row is worked through in steps of 16; sums keep 16 strided partial sums and end in v_sum's tree. Rows go to the
+ * pool only when there is enough work (cpu_rows_run); the result of a row does not depend on that. */
 #pragma once
 #include "internal.h"
 #include "vec_math.h"
@@ -12,8 +12,10 @@ V_INL vf row_get(const float *p, int left) {
     return left >= 16 ? v_load(p) : v_load_n(p, left);
 }
 V_INL void row_put(float *p, vf v, int left) {
-    if (left >= 16) v_store(p, v);
-    else v_store_n(p, v, left);
+    if (left >= 16)
+        v_store(p, v);
+    else
+        v_store_n(p, v, left);
 }
 
 /* ---- norms ---- */
@@ -82,7 +84,8 @@ static void layer_row(float *y, const float *x, const float *w, const float *b, 
 static void layer_rows(const void *arg, int64_t from, int64_t to) {
     const norm_job *j = arg;
     int n = tensor_width(j->x);
-    for (int64_t t = from; t < to; t++) layer_row(tensor_line(j->y, t), tensor_line(j->x, t), j->w.p, j->b.p, n, j->eps);
+    for (int64_t t = from; t < to; t++)
+        layer_row(tensor_line(j->y, t), tensor_line(j->x, t), j->w.p, j->b.p, n, j->eps);
 }
 static void layer_norm(device *d, tensor y, tensor x, tensor w, tensor b, float eps) {
     norm_job j = {.y = y, .x = x, .w = w, .b = b, .eps = eps};
@@ -96,22 +99,22 @@ typedef struct map_job {
     const int32_t *rows;
 } map_job;
 
-#define ACT_ROWS(name, fn)                                                                                             \
-    static void name##_rows(const void *arg, int64_t from, int64_t to) {                                               \
-        const map_job *j = arg;                                                                                        \
-        int n = tensor_width(j->x);                                                                                    \
-        for (int64_t t = from; t < to; t++) {                                                                          \
-            float *y = tensor_line(j->y, t), *x = tensor_line(j->x, t);                                                \
-            FOR_16(i, n) row_put(y + i, fn(row_get(x + i, left)), left);                                               \
-        }                                                                                                              \
-    }                                                                                                                  \
-    static void name##_mul_rows(const void *arg, int64_t from, int64_t to) {                                           \
-        const map_job *j = arg;                                                                                        \
-        int n = tensor_width(j->x);                                                                                    \
-        for (int64_t t = from; t < to; t++) {                                                                          \
-            float *y = tensor_line(j->y, t), *x = tensor_line(j->x, t), *u = tensor_line(j->u, t);                     \
-            FOR_16(i, n) row_put(y + i, v_mul(fn(row_get(x + i, left)), row_get(u + i, left)), left);                  \
-        }                                                                                                              \
+#define ACT_ROWS(name, fn)                                                                            \
+    static void name##_rows(const void *arg, int64_t from, int64_t to) {                              \
+        const map_job *j = arg;                                                                       \
+        int n = tensor_width(j->x);                                                                   \
+        for (int64_t t = from; t < to; t++) {                                                         \
+            float *y = tensor_line(j->y, t), *x = tensor_line(j->x, t);                               \
+            FOR_16(i, n) row_put(y + i, fn(row_get(x + i, left)), left);                              \
+        }                                                                                             \
+    }                                                                                                 \
+    static void name##_mul_rows(const void *arg, int64_t from, int64_t to) {                          \
+        const map_job *j = arg;                                                                       \
+        int n = tensor_width(j->x);                                                                   \
+        for (int64_t t = from; t < to; t++) {                                                         \
+            float *y = tensor_line(j->y, t), *x = tensor_line(j->x, t), *u = tensor_line(j->u, t);    \
+            FOR_16(i, n) row_put(y + i, v_mul(fn(row_get(x + i, left)), row_get(u + i, left)), left); \
+        }                                                                                             \
     }
 ACT_ROWS(silu, act_silu)
 ACT_ROWS(gelu_erf, act_gelu_erf)
@@ -187,7 +190,7 @@ static void gather(device *d, tensor y, tensor x, const int32_t *rows) {
 typedef struct rope_job {
     tensor x;
     const float *cos_sin; /* [T][2][n], from rope_angles */
-    int n, pairs;         /* n: length of a table row */
+    int n;                /* length of a table row */
     bool interleaved;
 } rope_job;
 
@@ -212,13 +215,20 @@ static void rope_rows(const void *arg, int64_t from, int64_t to) {
         const float *c = j->cos_sin + t * 2 * j->n, *s = c + j->n;
         for (int h = 0; h < heads; h++) {
             float *x = tensor_line(j->x, t * heads + h);
-            if (j->interleaved) rope_head_pairs(x, c, s, j->n);
-            else rope_head_half(x, c, s, j->n);
+            if (j->interleaved)
+                rope_head_pairs(x, c, s, j->n);
+            else
+                rope_head_half(x, c, s, j->n);
         }
     }
 }
 static void rope(device *d, tensor x, const int32_t *pos, const rope_table *r) {
     int heads = x.ndim > 2 ? x.dim[1] : 1, per = 0;
+    if (r->n_freq > ROPE_FREQ_MAX || 2 * r->n_freq > tensor_width(x)) {
+        error_set(&d->status, ERR_INTERNAL, "rope of %d pairs on heads of %d columns; at most %d pairs", r->n_freq,
+                  tensor_width(x), ROPE_FREQ_MAX);
+        return;
+    }
     rope_job j = {.n = r->interleaved ? 2 * r->n_freq : r->n_freq, .interleaved = r->interleaved};
     for (int32_t from = 0; from < x.dim[0]; from += per) {
         per = rope_angles(d, pos + from, x.dim[0] - from, r, &j.cos_sin);

@@ -1,7 +1,7 @@
 /* Elementary functions on sixteen lanes: one sequence of operations for every instruction level, so one result.
  *
- * Include after a v16_*.h. Polynomials are our own minimax fits in the relative error (tools in docs/devices.md say how); the
- * measured errors against double are bounds of tests/op/vec_test.c. NaN goes through. */
+ * Include after a v16_*.h. Polynomials are our own minimax fits in the relative error (tools in docs/devices.md say
+ * how); the measured errors against double are bounds of tests/op/vec_test.c. NaN goes through. */
 #pragma once
 
 /* n = x/ln 2 to the nearest integer, *r the rest in ±ln 2/2; valid for |x| < 2^21. */
@@ -64,7 +64,7 @@ V_INL vf v_erf(vf x) {
     p = v_fma(p, z, v_set1(0.11283697f));
     p = v_fma(p, z, v_set1(-0.37612634f));
     p = v_fma(p, z, v_set1(0.12837917f));
-    vf near = v_fma(p, x, x); /* |x| < 0.92 */
+    vf near = v_fma(p, x, x);                                    /* |x| < 0.92 */
     vf b = v_min(v_set1(4.0f), a), q = v_set1(-5.22321497e-07f); /* ln erfc(b) */
     q = v_fma(q, b, v_set1(-1.43055629e-05f));
     q = v_fma(q, b, v_set1(0.000396674485f));
