@@ -1,5 +1,5 @@
-/* cli: the command line. verbs.def and options.def are the lists; one file a verb (verb_*.c). Data goes to standard output,
- * progress and errors to standard error. Exit codes: base/errors.def. */
+/* cli: the command line. verbs.def and options.def are the lists; one file a verb (verb_*.c). Data goes to standard
+ * output, progress and errors to standard error. Exit codes: base/errors.def. */
 #pragma once
 #include "../base/base.h"
 #include "../base/json.h"
@@ -35,7 +35,8 @@ typedef struct options {
 bool options_read(options *o, const char *verb, int argc, char **argv, error *err);
 void options_free(options *o);
 void options_help(const char *verb, buf *out); /* the options of a verb, one a line; nothing for a verb without */
-bool options_numbers(const char *list, int32_t **out, size_t *n, const char *flag, error *err); /* "1,2,3"; *out: free() */
+bool options_numbers(const char *list, int32_t **out, size_t *n, const char *flag,
+                     error *err); /* "1,2,3"; *out: free() */
 
 #define VERB(name, args, what) int verb_##name(const options *o);
 #include "verbs.def"
@@ -45,7 +46,8 @@ bool options_numbers(const char *list, int32_t **out, size_t *n, const char *fla
 int cli_fail(const error *err);
 
 /* ---- parts the verbs share (common.c) --------------------------------------------------------------------------- */
-/* The model argument: --model, else args[0] if it is one (n_args tells), else --default-model, else the only model there is. */
+/* The model argument: --model, else args[0] if it is one (n_args tells), else --default-model, else the only model
+ * there is. */
 char *cli_model_path(const options *o, const char *argument, error *err);
 /* Opens an engine as the options say, for one user (batch 1) or for a server. */
 engine *cli_engine(const options *o, const char *path, bool one_user, error *err);
@@ -57,5 +59,6 @@ bool cli_color(void); /* standard output is a terminal and NO_COLOR is not set *
 /* Messages -> text -> ids; `vars` as in render_opts. The text of special tokens in messages stays plain text. */
 bool cli_prompt(const engine *e, const json *messages, const options *o, ids *out, buf *text, error *err);
 /* Runs one generation and prints it as it comes; Ctrl-C ends it. The reply is appended to `reply` (may be NULL). */
-bool cli_say(engine *e, const ids *prompt, const buf *prompt_text, const options *o, buf *reply, gen_stats *stats, error *err);
+bool cli_say(engine *e, const ids *prompt, const buf *prompt_text, const options *o, buf *reply, gen_stats *stats,
+             error *err);
 void cli_show_stats(const gen_stats *s);

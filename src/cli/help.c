@@ -36,8 +36,8 @@ int verb_help(const options *o) {
         if (strcmp(verbs[i].name, o->args[0]) != 0) continue;
         buf text = {0};
         options_help(verbs[i].name, &text);
-        printf("usage: hearth %s %s%s\n%s\n\n%s", verbs[i].name, verbs[i].args, text.n ? " [--OPTIONS]" : "", verbs[i].what,
-               text.n ? text.p : "");
+        printf("usage: hearth %s %s%s\n%s\n\n%s", verbs[i].name, verbs[i].args, text.n ? " [--OPTIONS]" : "",
+               verbs[i].what, text.n ? text.p : "");
         buf_free(&text);
         return 0;
     }

@@ -27,8 +27,10 @@ static int unknown_verb(const char *name) {
         if (d < best) best = d, nearest = verbs[i].name;
     }
     error err = {0};
-    if (nearest) error_set(&err, ERR_USAGE, "no verb '%s'; did you mean '%s'?", name, nearest);
-    else error_set(&err, ERR_USAGE, "no verb '%s'; `hearth help` lists them", name);
+    if (nearest)
+        error_set(&err, ERR_USAGE, "no verb '%s'; did you mean '%s'?", name, nearest);
+    else
+        error_set(&err, ERR_USAGE, "no verb '%s'; `hearth help` lists them", name);
     return cli_fail(&err);
 }
 
@@ -37,16 +39,21 @@ int cli_fail(const error *err) {
     return error_describe(err->code)->exit_code;
 }
 
-static bool is_help(const char *s) { return strcmp(s, "--help") == 0 || strcmp(s, "-h") == 0; }
+static bool is_help(const char *s) {
+    return strcmp(s, "--help") == 0 || strcmp(s, "-h") == 0;
+}
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a death */
     signal(SIGXFSZ, SIG_IGN); /* so is a file-size limit */
     const char *name = argc > 1 ? argv[1] : "serve";
     int from = 2;
-    if (is_help(name)) name = "help";
-    else if (strcmp(name, "--version") == 0 || strcmp(name, "-v") == 0) name = "version";
-    else if (name[0] == '-') name = "serve", from = 1; /* bare `hearth --port 9000` serves */
+    if (is_help(name))
+        name = "help";
+    else if (strcmp(name, "--version") == 0 || strcmp(name, "-v") == 0)
+        name = "version";
+    else if (name[0] == '-')
+        name = "serve", from = 1; /* bare `hearth --port 9000` serves */
     const verb *v = verb_find(name);
     if (!v) return unknown_verb(name);
     for (int i = from; i < argc && strcmp(argv[i], "--") != 0; i++) {

@@ -20,8 +20,9 @@ typedef struct option {
 #define VALUE_REAL(v) NULL, (double)(v)
 #define VALUE_FLAG(v) NULL, (double)(v)
 static const option table[] = {
-#define OPTION(type, field, flag, env, value, min, max, verbs, help)                                                           \
-    {type, flag, env, VALUE_##type(value), min, max, verbs, help, offsetof(options, field), offsetof(options, given.field)},
+#define OPTION(type, field, flag, env, value, min, max, verbs, help) \
+    {type, flag,  env,  VALUE_##type(value),      min,               \
+     max,  verbs, help, offsetof(options, field), offsetof(options, given.field)},
 #include "options.def"
 #undef OPTION
 };
@@ -46,11 +47,15 @@ static bool unknown(str flag, const char *verb, error *err) {
         int d = str_distance(flag, str_of(table[i].flag));
         if (d < best && has_word(table[i].verbs, verb)) best = d, nearest = table[i].flag;
     }
-    if (nearest) return error_set(err, ERR_USAGE, "%s has no option --%.*s; did you mean --%s?", verb, (int)flag.n, flag.p, nearest);
+    if (nearest)
+        return error_set(err, ERR_USAGE, "%s has no option --%.*s; did you mean --%s?", verb, (int)flag.n, flag.p,
+                         nearest);
     for (size_t i = 0; i < COUNT(table); i++)
         if (str_is(flag, table[i].flag))
-            return error_set(err, ERR_USAGE, "%s has no option --%s (it belongs to: %s)", verb, table[i].flag, table[i].verbs);
-    return error_set(err, ERR_USAGE, "%s has no option --%.*s; `hearth help %s` lists them", verb, (int)flag.n, flag.p, verb);
+            return error_set(err, ERR_USAGE, "%s has no option --%s (it belongs to: %s)", verb, table[i].flag,
+                             table[i].verbs);
+    return error_set(err, ERR_USAGE, "%s has no option --%.*s; `hearth help %s` lists them", verb, (int)flag.n, flag.p,
+                     verb);
 }
 
 static bool parse_flag(const char *text, bool *out) {
@@ -75,16 +80,19 @@ static bool assign(options *o, const option *p, const char *text, error *err) {
         break;
     }
     case FLAG:
-        if (!parse_flag(text, field)) return error_set(err, ERR_USAGE, "--%s takes true or false, not '%s'", p->flag, text);
+        if (!parse_flag(text, field))
+            return error_set(err, ERR_USAGE, "--%s takes true or false, not '%s'", p->flag, text);
         break;
     case INT:
         if (!str_to_i64(str_of(text), &integer) || (double)integer < p->min || (double)integer > p->max)
-            return error_set(err, ERR_USAGE, "--%s must be an integer from %.0f to %.0f, not '%s'", p->flag, p->min, p->max, text);
+            return error_set(err, ERR_USAGE, "--%s must be an integer from %.0f to %.0f, not '%s'", p->flag, p->min,
+                             p->max, text);
         *(int64_t *)field = integer;
         break;
     case REAL:
         if (!str_to_f64(str_of(text), &number) || number < p->min || number > p->max)
-            return error_set(err, ERR_USAGE, "--%s must be a number from %g to %g, not '%s'", p->flag, p->min, p->max, text);
+            return error_set(err, ERR_USAGE, "--%s must be a number from %g to %g, not '%s'", p->flag, p->min, p->max,
+                             text);
         *(double *)field = number;
         break;
     }
@@ -122,7 +130,8 @@ static bool read_option(options *o, int argc, char **argv, int *i, error *err) {
     str flag = {text, equals ? (size_t)(equals - text) : strlen(text)};
     const option *p = option_find(flag, o->verb);
     if (!p) return unknown(flag, o->verb, err);
-    /* The command line replaces what the environment said; a list grows only by what stands on the command line itself. */
+    /* The command line replaces what the environment said; a list grows only by what stands on the command line itself.
+     */
     if (p->type == FLAG && !equals) return assign(o, p, "true", err);
     if (equals) return assign(o, p, equals + 1, err);
     if (*i + 1 >= argc) return error_set(err, ERR_USAGE, "--%s needs a value", p->flag);
@@ -136,12 +145,15 @@ bool options_read(options *o, const char *verb, int argc, char **argv, error *er
     if (!read_environment(o, verb, err)) return false;
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {
-        if (!only_arguments && strcmp(argv[i], "--") == 0) only_arguments = true;
+        if (!only_arguments && strcmp(argv[i], "--") == 0)
+            only_arguments = true;
         else if (!only_arguments && strncmp(argv[i], "--", 2) == 0) {
             if (!read_option(o, argc, argv, &i, err)) return false;
-        } else if (!only_arguments && argv[i][0] == '-' && argv[i][1] && strcmp(verb, "tokenize") != 0 && strcmp(verb, "generate") != 0)
+        } else if (!only_arguments && argv[i][0] == '-' && argv[i][1] && strcmp(verb, "tokenize") != 0 &&
+                   strcmp(verb, "generate") != 0)
             return error_set(err, ERR_USAGE, "unknown option '%s'; options start with --", argv[i]);
-        else o->args[o->n_args++] = argv[i];
+        else
+            o->args[o->n_args++] = argv[i];
     }
     return true;
 }
@@ -179,7 +191,8 @@ bool options_numbers(const char *list, int32_t **out, size_t *n, const char *fla
         int64_t number;
         if (!str_to_i64((str){p, len}, &number) || number < 0 || number > INT32_MAX) {
             ids_free(&v);
-            return error_set(err, ERR_USAGE, "--%s: '%.*s' is not a number from 0 to %d", flag, (int)MIN(len, (size_t)40), p, INT32_MAX);
+            return error_set(err, ERR_USAGE, "--%s: '%.*s' is not a number from 0 to %d", flag,
+                             (int)MIN(len, (size_t)40), p, INT32_MAX);
         }
         ids_push(&v, (int32_t)number);
         p += len;
