@@ -168,7 +168,10 @@ static bool find_weight(model *m, config *c, binding *b, map *used, error *err) 
         const stored_tensor *t = tensor_named(m, c, b->stored, parts[i]);
         if (t) map_set(used, t->name, 1);
     }
-    m->info.weight_bytes += m->d->vt->packed_bytes(m->d, &b->src);
+    size_t bytes = m->d->vt->packed_bytes(m->d, &b->src);
+    m->info.weight_bytes += bytes;
+    /* A step reads one row of an embedding table, unless the table is the output head too. */
+    if (m->tied || !str_ends(str_of(b->name), STR("embed_tokens"))) m->info.decode_bytes += bytes;
     if (!b->biased) return true;
     const stored_tensor *bias = tensor_named(m, c, b->stored, ".bias");
     binding shape = {.n = 1, .dim = {b->src.n_out}};
@@ -282,6 +285,7 @@ bool bindings_make(model *m, config *c, error *err) {
             ok = x->w ? find_weight(m, c, x, used, err) : find_tensor(m, c, x, used, err);
     }
     m->info.weight_bytes += m->vector_bytes;
+    m->info.decode_bytes += m->vector_bytes;
     if (ok) unused_warn(m, c, used);
     if (ok) quantization_say(m);
     map_free(used);
