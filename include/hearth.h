@@ -1,8 +1,8 @@
 /* libhearth: run language models on your own machine. The whole public C API.
  *
- * Objects are opaque and may be used from any thread, one call at a time per object. No function exits or aborts because of bad
- * input: failures return a HEARTH_E* code and leave a message for hearth_error() on the calling thread. Option structs start with
- * their size, so that a library newer than the program keeps working: use HEARTH_*_OPTS_INIT.
+ * Objects are opaque and may be used from any thread, one call at a time per object. No function exits or aborts
+ * because of bad input: failures return a HEARTH_E* code and leave a message for hearth_error() on the calling thread.
+ * Option structs start with their size, so that a library newer than the program keeps working: use HEARTH_*_OPTS_INIT.
  *
  * A first program: tests/api/example.c. */
 #ifndef HEARTH_H
@@ -20,10 +20,10 @@ typedef struct hearth_gen hearth_gen;     /* one running generation */
 
 typedef enum hearth_status {
     HEARTH_OK = 0,
-    HEARTH_EINVALID = -1,     /* an argument or file is wrong; hearth_error() says which */
+    HEARTH_EINVALID = -1, /* an argument or file is wrong; hearth_error() says which */
     HEARTH_ENOTFOUND = -2,
-    HEARTH_EMEMORY = -3,      /* does not fit the memory budget */
-    HEARTH_EBUSY = -4,        /* too many requests are waiting */
+    HEARTH_EMEMORY = -3, /* does not fit the memory budget */
+    HEARTH_EBUSY = -4,   /* too many requests are waiting */
     HEARTH_EUNSUPPORTED = -5,
     HEARTH_EINTERNAL = -6
 } hearth_status;
@@ -34,51 +34,56 @@ HEARTH_API const char *hearth_error(void);
 
 typedef struct hearth_open_opts {
     size_t size;
-    const char *numerics;     /* NULL or "default", "f32", "int8", "strict" */
-    int threads;              /* 0: the physical cores this process may use */
-    int context_length;       /* 0: the model's own */
-    uint64_t memory_budget;   /* bytes; 0: three quarters of RAM */
-    int batch;                /* most generations in one step; 0: 8 */
+    const char *numerics;   /* NULL or "default", "f32", "int8", "strict" */
+    int threads;            /* 0: the physical cores this process may use */
+    int context_length;     /* 0: the model's own */
+    uint64_t memory_budget; /* bytes; 0: three quarters of RAM */
+    int batch;              /* most generations in one step; 0: 8 */
 } hearth_open_opts;
-#define HEARTH_OPEN_OPTS_INIT {.size = sizeof(hearth_open_opts)}
+#define HEARTH_OPEN_OPTS_INIT \
+    { .size = sizeof(hearth_open_opts) }
 /* path: a model directory or a .gguf file. opts may be NULL. */
 HEARTH_API int hearth_open(const char *path, const hearth_open_opts *opts, hearth_model **out);
 HEARTH_API void hearth_close(hearth_model *m);
 HEARTH_API int32_t hearth_vocab(const hearth_model *m);
 
-/* Text to ids. special: text of special tokens becomes those tokens; add: BOS and the like are added. *ids is the caller's: free(). */
-HEARTH_API int hearth_encode(const hearth_model *m, const char *text, size_t n, bool special, bool add, int32_t **ids, size_t *n_ids);
-HEARTH_API int hearth_decode(const hearth_model *m, const int32_t *ids, size_t n, bool skip_special, char **text, size_t *n_text);
+/* Text to ids. special: text of special tokens becomes those tokens; add: BOS and the like are added. *ids is the
+ * caller's: free(). */
+HEARTH_API int hearth_encode(const hearth_model *m, const char *text, size_t n, bool special, bool add, int32_t **ids,
+                             size_t *n_ids);
+HEARTH_API int hearth_decode(const hearth_model *m, const int32_t *ids, size_t n, bool skip_special, char **text,
+                             size_t *n_text);
 
-/* Renders messages (a JSON array, OpenAI's shape) with the model's chat template. tools_json and variables_json may be NULL.
- * *ids: the prompt as tokens (special-token text inside messages stays plain text). *text may be NULL if not wanted. */
-HEARTH_API int hearth_render(const hearth_model *m, const char *messages_json, const char *tools_json, const char *variables_json,
-                             char **text, int32_t **ids, size_t *n_ids);
+/* Renders messages (a JSON array, OpenAI's shape) with the model's chat template. tools_json and variables_json may be
+ * NULL. *ids: the prompt as tokens (special-token text inside messages stays plain text). *text may be NULL if not
+ * wanted. */
+HEARTH_API int hearth_render(const hearth_model *m, const char *messages_json, const char *tools_json,
+                             const char *variables_json, char **text, int32_t **ids, size_t *n_ids);
 
 typedef struct hearth_gen_opts {
     size_t size;
-    int32_t max_tokens;          /* default 512 */
-    float temperature;           /* 0: greedy */
-    float top_p;                 /* 1: off */
-    int32_t top_k;               /* 0: off */
+    int32_t max_tokens; /* default 512 */
+    float temperature;  /* 0: greedy */
+    float top_p;        /* 1: off */
+    int32_t top_k;      /* 0: off */
     float min_p;
-    float repetition_penalty;    /* 1: off */
+    float repetition_penalty; /* 1: off */
     float presence_penalty, frequency_penalty;
     bool has_seed;
     uint64_t seed;
-    const char *const *stops;    /* [n_stops] */
+    const char *const *stops; /* [n_stops] */
     size_t n_stops;
-    int32_t top_logprobs;        /* -1: no logprobs; 0..20 */
+    int32_t top_logprobs; /* -1: no logprobs; 0..20 */
 } hearth_gen_opts;
-#define HEARTH_GEN_OPTS_INIT                                                                                           \
-    {.size = sizeof(hearth_gen_opts), .max_tokens = 512, .top_p = 1, .repetition_penalty = 1, .top_logprobs = -1}
+#define HEARTH_GEN_OPTS_INIT \
+    { .size = sizeof(hearth_gen_opts), .max_tokens = 512, .top_p = 1, .repetition_penalty = 1, .top_logprobs = -1 }
 
 typedef struct hearth_token {
     const char *text; /* what this event adds, valid UTF-8, n bytes; until the next call */
     size_t n;
-    int32_t id;       /* -1 when the text belongs to several tokens */
-    float logprob;    /* 0 unless asked for */
-    bool reasoning;   /* text inside a thinking block */
+    int32_t id;     /* -1 when the text belongs to several tokens */
+    float logprob;  /* 0 unless asked for */
+    bool reasoning; /* text inside a thinking block */
 } hearth_token;
 typedef struct hearth_stats {
     int32_t prompt_tokens, cached_tokens, generated_tokens;
@@ -87,7 +92,8 @@ typedef struct hearth_stats {
 } hearth_stats;
 
 /* Pull: start, next until it returns 0, free. hearth_gen_next: 1 an event, 0 the end, <0 a failure. */
-HEARTH_API int hearth_gen_start(hearth_model *m, const int32_t *ids, size_t n, const hearth_gen_opts *opts, hearth_gen **out);
+HEARTH_API int hearth_gen_start(hearth_model *m, const int32_t *ids, size_t n, const hearth_gen_opts *opts,
+                                hearth_gen **out);
 HEARTH_API int hearth_gen_next(hearth_gen *g, hearth_token *out);
 HEARTH_API void hearth_gen_cancel(hearth_gen *g); /* from any thread; next then ends within one step */
 HEARTH_API void hearth_gen_stats(const hearth_gen *g, hearth_stats *out);

@@ -1,5 +1,5 @@
-/* engine: requests in, tokens out. One scheduler thread owns the device and all sequences; a step mixes prefill chunks and decode
- * rows of many requests. Above this header nobody sees a tensor; below it nobody sees JSON or HTTP. */
+/* engine: requests in, tokens out. One scheduler thread owns the device and all sequences; a step mixes prefill chunks
+ * and decode rows of many requests. Above this header nobody sees a tensor; below it nobody sees JSON or HTTP. */
 #pragma once
 #include "../base/base.h"
 #include "../text/text.h"
@@ -11,12 +11,12 @@ typedef struct engine_opts {
     const char *model_id;   /* shown to clients; NULL: last part of the path */
     device_opts device;
     bool compat_mlx_lm;
-    int batch;              /* most sequences in a step; 0: 8 */
-    int queue_max;          /* waiting requests before ERR_QUEUE_FULL; 0: 64 */
-    int context_length;     /* 0: the model's own, capped by memory */
-    size_t memory_budget;   /* bytes; 0: three quarters of RAM or of the cgroup's limit */
-    int prefill_chunk;      /* rows of one prompt in a step; 0: 512 */
-    int kv_type;            /* 0: DT_F32 under f32 numerics, else DT_F16; otherwise DT_F16 or DT_BF16 */
+    int batch;            /* most sequences in a step; 0: 8 */
+    int queue_max;        /* waiting requests before ERR_QUEUE_FULL; 0: 64 */
+    int context_length;   /* 0: the model's own, capped by memory */
+    size_t memory_budget; /* bytes; 0: three quarters of RAM or of the cgroup's limit */
+    int prefill_chunk;    /* rows of one prompt in a step; 0: 512 */
+    int kv_type;          /* 0: DT_F32 under f32 numerics, else DT_F16; otherwise DT_F16 or DT_BF16 */
 } engine_opts;
 engine *engine_open(const engine_opts *o, error *err);
 void engine_close(engine *e); /* cancels what runs, joins the thread */
@@ -24,26 +24,29 @@ const model_info *engine_model(const engine *e);
 const tokenizer *engine_tokenizer(const engine *e);
 const chat_template *engine_template(const engine *e); /* NULL: the model has none */
 const char *engine_model_id(const engine *e);
-/* What the checkpoint's generation_config.json asks for, the weakest of the settings a request can have: NAN, or -1 for top_k, where
- * it says nothing. Unreadable or absent file: nothing set. */
+/* What the checkpoint's generation_config.json asks for, the weakest of the settings a request can have: NAN, or -1 for
+ * top_k, where it says nothing. Unreadable or absent file: nothing set. */
 typedef struct gen_defaults {
     float temperature, top_p, repetition_penalty;
     int32_t top_k;
 } gen_defaults;
 const gen_defaults *engine_defaults(const engine *e);
 int engine_context(const engine *e); /* most positions of one sequence */
-/* Admission: may a prompt of n_prompt tokens have `requested` more? More than fits is an ERR_MEMORY that gives the numbers, or, with
- * clamp (a defaulted max_tokens, fixed-context serving), is cut to what fits: *clamped. A prompt that leaves no place is refused
- * either way. Call it after the prompt is built and before engine_submit, which refuses what does not fit. */
-bool engine_clamp(const engine *e, size_t n_prompt, int64_t requested, bool clamp, int32_t *granted, bool *clamped, error *err);
+/* Admission: may a prompt of n_prompt tokens have `requested` more? More than fits is an ERR_MEMORY that gives the
+ * numbers, or, with clamp (a defaulted max_tokens, fixed-context serving), is cut to what fits: *clamped. A prompt that
+ * leaves no place is refused either way. Call it after the prompt is built and before engine_submit, which refuses what
+ * does not fit. */
+bool engine_clamp(const engine *e, size_t n_prompt, int64_t requested, bool clamp, int32_t *granted, bool *clamped,
+                  error *err);
 
-/* Sampling; every field's neutral value is 0 except where said. Range checks are done by engine_submit (ERR_INVALID names the field). */
+/* Sampling; every field's neutral value is 0 except where said. Range checks are done by engine_submit (ERR_INVALID
+ * names the field). */
 typedef struct sampling {
-    float temperature;  /* 0: greedy */
-    float top_p;        /* 1: off; 0 keeps one token */
-    int32_t top_k;      /* 0: off */
+    float temperature; /* 0: greedy */
+    float top_p;       /* 1: off; 0 keeps one token */
+    int32_t top_k;     /* 0: off */
     float min_p;
-    float repetition_penalty; /* 0 or 1: off */
+    float repetition_penalty;  /* 0 or 1: off */
     int32_t repetition_window; /* last tokens looked at; 0: all */
     float presence_penalty, frequency_penalty;
     int32_t presence_window, frequency_window;
@@ -54,10 +57,17 @@ typedef struct sampling {
     uint64_t seed;
 } sampling;
 
-typedef enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_STOP_STRING, FINISH_CANCELLED, FINISH_ERROR } finish;
+typedef enum finish {
+    FINISH_NONE,
+    FINISH_STOP,
+    FINISH_LENGTH,
+    FINISH_STOP_STRING,
+    FINISH_CANCELLED,
+    FINISH_ERROR
+} finish;
 
-/* One event of a generation, in order. Text events may cover several tokens; every token has exactly one GEN_TOKEN event when
- * gen_opts.want_tokens is set. */
+/* One event of a generation, in order. Text events may cover several tokens; every token has exactly one GEN_TOKEN
+ * event when gen_opts.want_tokens is set. */
 typedef enum gen_event_kind { GEN_TEXT, GEN_REASONING, GEN_TOKEN, GEN_PROGRESS, GEN_DONE } gen_event_kind;
 typedef struct token_prob {
     int32_t id;
@@ -65,33 +75,33 @@ typedef struct token_prob {
 } token_prob;
 typedef struct gen_event {
     gen_event_kind kind;
-    str text;                 /* TEXT, REASONING: borrows until the next gen_next */
-    int32_t token;            /* TOKEN */
-    float logprob;            /* TOKEN, when logprobs were asked for */
-    const token_prob *top;    /* [n_top], best first */
+    str text;              /* TEXT, REASONING: borrows until the next gen_next */
+    int32_t token;         /* TOKEN */
+    float logprob;         /* TOKEN, when logprobs were asked for */
+    const token_prob *top; /* [n_top], best first */
     int32_t n_top;
-    int32_t done, total;      /* PROGRESS: prompt tokens computed / in all */
-    finish why;               /* DONE */
-    int32_t stop_index;       /* DONE with FINISH_STOP_STRING */
-    error err;                /* DONE with FINISH_ERROR */
+    int32_t done, total; /* PROGRESS: prompt tokens computed / in all */
+    finish why;          /* DONE */
+    int32_t stop_index;  /* DONE with FINISH_STOP_STRING */
+    error err;           /* DONE with FINISH_ERROR */
 } gen_event;
 
 typedef struct gen_opts {
     const int32_t *prompt; /* [n_prompt], copied; at least one token */
     size_t n_prompt;
-    int32_t max_tokens;    /* >= 0; 0 computes the prompt only */
+    int32_t max_tokens; /* >= 0; 0 computes the prompt only */
     sampling sample;
-    const str *stops;      /* copied */
+    const str *stops; /* copied */
     size_t n_stops;
     bool ignore_eos;
-    bool keep_special;     /* special tokens appear in the text */
+    bool keep_special; /* special tokens appear in the text */
     bool want_tokens;
     bool logprobs;
-    int32_t top_logprobs;  /* 0..20 */
+    int32_t top_logprobs; /* 0..20 */
     bool split_thinking;
-    str prompt_tail;       /* for output_opts */
-    /* Called from the engine's thread after events were queued, at most once a step; may be NULL. It must return quickly and must not
-     * call gen_free. gen_free waits for a call in progress: hold no lock there that wake takes. */
+    str prompt_tail; /* for output_opts */
+    /* Called from the engine's thread after events were queued, at most once a step; may be NULL. It must return
+     * quickly and must not call gen_free. gen_free waits for a call in progress: hold no lock there that wake takes. */
     void (*wake)(void *arg);
     void *wake_arg;
 } gen_opts;
@@ -102,10 +112,12 @@ typedef struct gen_stats {
 } gen_stats;
 
 typedef struct gen gen; /* a running generation; owned by the caller, freed with gen_free */
-/* ERR_INVALID (names the field), ERR_MEMORY (context_over_budget), ERR_QUEUE_FULL, ERR_UNAVAILABLE (the engine has failed) */
+/* ERR_INVALID (names the field), ERR_MEMORY (context_over_budget), ERR_QUEUE_FULL, ERR_UNAVAILABLE (the engine has
+ * failed) */
 gen *engine_submit(engine *e, const gen_opts *o, error *err);
-/* Takes the next event. Waits up to timeout_ms (-1: for ever, 0: not at all); false when none came in time. After GEN_DONE: false.
- * One thread at a time. Events wait in a bounded ring: a generation whose events nobody takes pauses, and only that one. */
+/* Takes the next event. Waits up to timeout_ms (-1: for ever, 0: not at all); false when none came in time. After
+ * GEN_DONE: false. One thread at a time. Events wait in a bounded ring: a generation whose events nobody takes pauses,
+ * and only that one. */
 bool gen_next(gen *g, gen_event *ev, int timeout_ms);
 void gen_cancel(gen *g); /* from any thread; takes effect within one step, in prefill and in the queue too */
 void gen_free(gen *g);   /* cancels first if it still runs; does not wait for the step. May be NULL */
@@ -120,12 +132,14 @@ typedef struct engine_stats {
     uint64_t prefill_ns_total, decode_ns_total, step_ns_total;
     int32_t running, waiting;
     size_t weight_bytes, kv_bytes_used, kv_bytes_max, workspace_bytes;
-    uint64_t last_step_ns; /* clock_ns() of the last finished step; now, when there is nothing to do: the watchdog's food */
-    bool failed;           /* the engine cannot serve any more */
+    uint64_t
+        last_step_ns; /* clock_ns() of the last finished step; now, when there is nothing to do: the watchdog's food */
+    bool failed;      /* the engine cannot serve any more */
 } engine_stats;
 void engine_stats_get(const engine *e, engine_stats *out);
 
-/* Logits of every prompt position and of n_greedy greedy steps, for `hearth logits` and tests: runs on the engine's thread through
- * the same steps as any request. logits [n_ids,V]; greedy_ids [n]; greedy_logits [n,V] (row i is what greedy_ids[i] was picked from). */
-bool engine_logits(engine *e, const int32_t *id, size_t n_ids, int n_greedy, float *logits, int32_t *greedy_ids, float *greedy_logits,
-                   error *err);
+/* Logits of every prompt position and of n_greedy greedy steps, for `hearth logits` and tests: runs on the engine's
+ * thread through the same steps as any request. logits [n_ids,V]; greedy_ids [n]; greedy_logits [n,V] (row i is what
+ * greedy_ids[i] was picked from). */
+bool engine_logits(engine *e, const int32_t *id, size_t n_ids, int n_greedy, float *logits, int32_t *greedy_ids,
+                   float *greedy_logits, error *err);

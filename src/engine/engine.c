@@ -1,0 +1,270 @@
+/* Starting and closing an engine, taking requests in, counters. Not here: reading the model from disk (open.c), what
+ * the engine's thread does (scheduler.c). */
+#include <stdlib.h>
+#include "internal.h"
+
+enum { LOGIT_ROWS = 32 /* rows of logits a step may have for engine_logits beside one of every stream */ };
+
+void engine_parts_close(engine_parts *p) {
+    chat_template_free(p->template);
+    tokenizer_free(p->tokenizer);
+    model_close(p->model);
+    device_close(p->device);
+    checkpoint_close(p->checkpoint);
+    *p = (engine_parts){0};
+}
+
+/* The last part of the path, without a .gguf suffix. */
+static char *id_from_path(const char *path) {
+    str s = str_of(path ? path : "model");
+    while (s.n > 1 && s.p[s.n - 1] == '/') s.n--;
+    for (size_t i = s.n; i-- > 0;)
+        if (s.p[i] == '/' && i + 1 < s.n) {
+            s = str_slice(s, i + 1, s.n);
+            break;
+        }
+    if (str_ends(s, STR(".gguf"))) s.n -= 5;
+    return mem_strndup(s.p, s.n);
+}
+
+static size_t scratch_bytes(const engine *e) {
+    return (size_t)e->out_max * (size_t)e->info->vocab * sizeof(float) +
+           (size_t)e->n_workers * sampler_scratch_bytes(e->info->vocab);
+}
+
+/* Plan and caches; sizes before memory. */
+static bool memory_open(engine *e, const engine_opts *o, error *err) {
+    device *d = e->parts.device;
+    kv_spec spec = *model_kv_spec(e->parts.model);
+    spec.type = o->kv_type ? (dtype)o->kv_type : d->num == NUM_F32 ? DT_F32 : DT_F16;
+    plan_in in = {.budget = o->memory_budget ? o->memory_budget : plan_default_budget(),
+                  .weights = e->info->weight_bytes,
+                  .workspace = e->info->workspace_bytes,
+                  .state = e->info->state_bytes,
+                  .scratch = scratch_bytes(e),
+                  .batch = e->batch,
+                  .chunk = e->chunk,
+                  .context = o->context_length,
+                  .context_max = e->info->context_max,
+                  .n_groups = spec.n_groups};
+    for (int g = 0; g < spec.n_groups; g++) {
+        in.window[g] = spec.window[g];
+        in.page_bytes[g] = d->vt->kv_page_bytes(d, &spec, g);
+    }
+    if (!plan_make(&e->plan, &in, err)) return false;
+    memcpy(spec.n_pages, e->plan.n_pages, sizeof spec.n_pages);
+    kv_store_init(&e->store, &spec, in.page_bytes, in.state ? e->batch : 0);
+    e->kv = d->vt->kv_new(d, &spec, err);
+    e->logits_bytes = (size_t)e->out_max * (size_t)e->info->vocab * sizeof(float);
+    e->logits = e->kv ? d->vt->alloc(d, e->logits_bytes, err) : NULL;
+    if (!e->logits) return false;
+    e->scratch = mem_alloc((size_t)e->n_workers * sizeof *e->scratch);
+    for (int i = 0; i < e->n_workers; i++)
+        if (!sampler_scratch_init(&e->scratch[i], e->info->vocab, err)) return false;
+    e->stats.weight_bytes = in.weights;
+    e->stats.workspace_bytes = e->plan.fixed_bytes - in.weights;
+    e->stats.kv_bytes_max = e->plan.kv_bytes;
+    return true;
+}
+
+static void engine_free(engine *e) {
+    device *d = e->parts.device;
+    if (e->scratch)
+        for (int i = 0; i < e->n_workers; i++) sampler_scratch_deinit(&e->scratch[i]);
+    free(e->scratch);
+    if (e->logits) d->vt->free(d, e->logits, e->logits_bytes);
+    if (e->kv) d->vt->kv_free(d, e->kv);
+    kv_store_deinit(&e->store);
+    free(e->running);
+    free(e->row_id);
+    free(e->row_pos);
+    free(e->row_out);
+    free(e->seqs);
+    free(e->part);
+    engine_parts_close(&e->parts);
+    pthread_mutex_destroy(&e->mu);
+    pthread_cond_destroy(&e->cond);
+    free(e->id);
+    free(e);
+}
+
+engine *engine_start(engine_parts *parts, const engine_opts *o, error *err) {
+    engine *e = mem_alloc(sizeof *e);
+    e->parts = *parts;
+    *parts = (engine_parts){0};
+    e->id = o->model_id ? mem_strdup(o->model_id) : id_from_path(o->model_path);
+    pthread_mutex_init(&e->mu, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    e->queue_end = &e->queue;
+    e->info = model_describe(e->parts.model);
+    e->queue_max = o->queue_max;
+    e->rows_max = e->parts.device->rows_max;
+    e->chunk = MIN(o->prefill_chunk, e->rows_max);
+    e->batch = MIN(o->batch, e->rows_max);
+    e->out_max = e->batch + LOGIT_ROWS;
+    e->n_workers = e->parts.device->threads ? pool_size(e->parts.device->threads) : 1;
+    if (!memory_open(e, o, err)) {
+        engine_free(e);
+        return NULL;
+    }
+    e->running = mem_alloc((size_t)e->batch * sizeof *e->running);
+    e->row_id = mem_alloc((size_t)e->rows_max * sizeof *e->row_id);
+    e->row_pos = mem_alloc((size_t)e->rows_max * sizeof *e->row_pos);
+    e->row_out = mem_alloc((size_t)e->out_max * sizeof *e->row_out);
+    e->seqs = mem_alloc((size_t)e->batch * sizeof *e->seqs);
+    e->part = mem_alloc((size_t)e->batch * sizeof *e->part);
+    e->started = pthread_create(&e->thread, NULL, scheduler_main, e) == 0;
+    if (!e->started) {
+        error_set(err, ERR_INTERNAL, "cannot start the engine's thread");
+        engine_free(e);
+        return NULL;
+    }
+    return e;
+}
+
+void engine_close(engine *e) {
+    if (!e) return;
+    pthread_mutex_lock(&e->mu);
+    e->closing = true;
+    pthread_cond_broadcast(&e->cond);
+    pthread_mutex_unlock(&e->mu);
+    pthread_join(e->thread, NULL);
+    engine_free(e);
+}
+
+/* ---- what callers ask ----------------------------------------------------------------------------------------------
+ */
+const model_info *engine_model(const engine *e) {
+    return e->info;
+}
+const tokenizer *engine_tokenizer(const engine *e) {
+    return e->parts.tokenizer;
+}
+const chat_template *engine_template(const engine *e) {
+    return e->parts.template;
+}
+const char *engine_model_id(const engine *e) {
+    return e->id;
+}
+const gen_defaults *engine_defaults(const engine *e) {
+    return &e->parts.defaults;
+}
+int engine_context(const engine *e) {
+    return e->plan.context;
+}
+
+bool engine_clamp(const engine *e, size_t n_prompt, int64_t requested, bool clamp, int32_t *granted, bool *clamped,
+                  error *err) {
+    const int64_t context = e->plan.context;
+    const int64_t room = n_prompt < (size_t)context ? context - (int64_t)n_prompt : 0;
+    *clamped = false;
+    if (requested < 0)
+        return error_field(err, ERR_INVALID, "max_tokens", "max_tokens must be at least 0, not %lld",
+                           (long long)requested);
+    if (room < 1)
+        return error_field(err, ERR_MEMORY, "messages",
+                           "the prompt has %zu tokens, which leaves no place for a reply in the context of %lld",
+                           n_prompt, (long long)context);
+    if (requested > room && !clamp)
+        return error_field(
+            err, ERR_MEMORY, "max_tokens",
+            "%lld tokens are needed (prompt %zu + max_tokens %lld), but the context holds %lld",
+            (long long)(requested > INT64_MAX - (int64_t)n_prompt ? INT64_MAX : requested + (int64_t)n_prompt),
+            n_prompt, (long long)requested, (long long)context);
+    *clamped = requested > room;
+    *granted = (int32_t)MIN(requested, room);
+    return true;
+}
+
+static bool prompt_check(const engine *e, const int32_t *id, size_t n, error *err) {
+    if (n == 0) return error_field(err, ERR_INVALID, "prompt", "the prompt is empty");
+    for (size_t i = 0; i < n; i++)
+        if (id[i] < 0 || id[i] >= e->info->vocab)
+            return error_field(err, ERR_INVALID, "prompt", "prompt token %zu is %d; tokens are 0 to %d", i, id[i],
+                               e->info->vocab - 1);
+    return true;
+}
+
+void engine_poke(engine *e) {
+    pthread_mutex_lock(&e->mu);
+    e->poke++;
+    pthread_cond_signal(&e->cond);
+    pthread_mutex_unlock(&e->mu);
+}
+
+bool engine_enqueue(engine *e, gen *g, error *err) {
+    pthread_mutex_lock(&e->mu);
+    bool ok = false;
+    if (e->stats.failed || e->closing)
+        error_set(err, ERR_UNAVAILABLE, "the engine %s", e->closing ? "is closing" : "has failed");
+    else if (e->n_queue >= e->queue_max)
+        error_set(err, ERR_QUEUE_FULL, "%d requests are waiting already; try again later", e->n_queue);
+    else
+        ok = true;
+    if (ok) {
+        g->number = e->n_submitted++;
+        *e->queue_end = g;
+        e->queue_end = &g->next;
+        e->n_queue++;
+        e->stats.requests_total++;
+        e->poke++;
+        pthread_cond_signal(&e->cond);
+    } else {
+        e->stats.requests_rejected++;
+    }
+    pthread_mutex_unlock(&e->mu);
+    return ok;
+}
+
+static gen *submit(engine *e, const gen_opts *o, const logits_sink *sink, error *err) {
+    gen *g = gen_new(e, o);
+    if (sink) g->sink = *sink;
+    if (engine_enqueue(e, g, err)) return g;
+    gen_drop(g);
+    gen_drop(g);
+    return NULL;
+}
+
+gen *engine_submit(engine *e, const gen_opts *o, error *err) {
+    int32_t granted;
+    bool clamped;
+    if (!prompt_check(e, o->prompt, o->n_prompt, err) || !sampling_check(&o->sample, e->info->vocab, err) ||
+        !engine_clamp(e, o->n_prompt, o->max_tokens, false, &granted, &clamped, err))
+        return NULL;
+    if (o->top_logprobs < 0 || o->top_logprobs > TOP_LOGPROBS_MAX) {
+        error_field(err, ERR_INVALID, "top_logprobs", "top_logprobs must be between 0 and %d, not %d", TOP_LOGPROBS_MAX,
+                    o->top_logprobs);
+        return NULL;
+    }
+    return submit(e, o, NULL, err);
+}
+
+bool engine_logits(engine *e, const int32_t *id, size_t n_ids, int n_greedy, float *logits, int32_t *greedy_ids,
+                   float *greedy_logits, error *err) {
+    if (!prompt_check(e, id, n_ids, err)) return false;
+    if (n_greedy < 0 || n_ids > (size_t)e->plan.context || n_ids + (size_t)n_greedy > (size_t)e->plan.context)
+        return error_field(err, ERR_MEMORY, "ids", "%zu tokens and %d steps do not fit the context of %d", n_ids,
+                           n_greedy, e->plan.context);
+    gen_opts o = {.prompt = id, .n_prompt = n_ids, .max_tokens = n_greedy, .sample = {.top_p = 1}, .ignore_eos = true};
+    gen *g = submit(e, &o, &(logits_sink){.prompt = logits, .greedy = greedy_logits, .greedy_id = greedy_ids}, err);
+    if (!g) return false;
+    gen_event ev = {.kind = GEN_TEXT};
+    while (ev.kind != GEN_DONE) gen_next(g, &ev, -1);
+    gen_free(g);
+    if (ev.why == FINISH_LENGTH) return true;
+    return error_set(err, ev.why == FINISH_ERROR ? ev.err.code : ERR_CANCELLED, "%s",
+                     ev.why == FINISH_ERROR ? ev.err.msg : "the engine was closed");
+}
+
+void engine_stats_get(const engine *e, engine_stats *out) {
+    engine *m = (engine *)e; /* the lock is not part of what the caller sees */
+    pthread_mutex_lock(&m->mu);
+    *out = m->stats;
+    out->waiting = m->n_queue;
+    if (m->idle) out->last_step_ns = clock_ns();
+    pthread_mutex_unlock(&m->mu);
+}

@@ -1,0 +1,262 @@
+/* A generation as its caller sees it: the events, cancelling, life time. The engine fills one box of events while the
+ * caller reads the other (internal.h). Not here: which token (sampler.c), when (scheduler.c). */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+#include "internal.h"
+
+static void *copied(const void *p, size_t n) {
+    if (!n) return NULL;
+    void *c = mem_alloc(n);
+    memcpy(c, p, n);
+    return c;
+}
+
+gen *gen_new(engine *e, const gen_opts *o) {
+    gen *g = mem_alloc(sizeof *g);
+    *g = (gen){.e = e,
+               .refs = 2,
+               .stop_index = -1,
+               .wake = o->wake,
+               .wake_arg = o->wake_arg,
+               .sample = o->sample,
+               .seed = o->sample.has_seed ? o->sample.seed : random_u64(),
+               .n_prompt = (int32_t)o->n_prompt,
+               .max_tokens = o->max_tokens,
+               .ignore_eos = o->ignore_eos,
+               .want_tokens = o->want_tokens,
+               .logprobs = o->logprobs || o->top_logprobs > 0,
+               .n_top = o->top_logprobs};
+    pthread_mutex_init(&g->mu, NULL);
+    pthread_mutex_init(&g->wake_mu, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&g->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    g->sample.bias_ids = copied(o->sample.bias_ids, o->sample.n_bias * sizeof *o->sample.bias_ids);
+    g->sample.bias = copied(o->sample.bias, o->sample.n_bias * sizeof *o->sample.bias);
+    /* Everything a decode step touches is reserved here, so that it need not allocate. */
+    int32_t cap = g->n_prompt + g->max_tokens;
+    sequence_init(&g->seq, &e->store, cap);
+    g->seq.id.p = mem_alloc((size_t)cap * sizeof(int32_t));
+    g->seq.id.cap = (size_t)cap;
+    ids_append(&g->seq.id, o->prompt, o->n_prompt);
+    for (int i = 0; i < 2; i++) {
+        buf_reserve(&g->box[i].text, BOX_TEXT + 1024);
+        if (g->n_top && g->want_tokens) g->box[i].top = mem_alloc(BOX_EVENTS * (size_t)g->n_top * sizeof(token_prob));
+    }
+    g->out = output_new(e->parts.tokenizer, &(output_opts){.stops = o->stops,
+                                                           .n_stops = o->n_stops,
+                                                           .keep_special = o->keep_special,
+                                                           .prompt_tail = o->prompt_tail,
+                                                           .split_thinking = o->split_thinking});
+    g->stats.prompt_tokens = g->n_prompt;
+    g->t_submit = clock_ns();
+    return g;
+}
+
+void gen_drop(gen *g) {
+    if (atomic_fetch_sub(&g->refs, 1) != 1) return;
+    for (int i = 0; i < 2; i++) {
+        buf_free(&g->box[i].text);
+        free(g->box[i].top);
+    }
+    sequence_deinit(&g->seq, NULL);
+    output_free(g->out);
+    free((void *)g->sample.bias_ids);
+    free((void *)g->sample.bias);
+    pthread_mutex_destroy(&g->mu);
+    pthread_mutex_destroy(&g->wake_mu);
+    pthread_cond_destroy(&g->cond);
+    free(g);
+}
+
+/* ---- the engine's side ------------------------------------------------------------------------------------------- */
+bool gen_has_room(gen *g) {
+    pthread_mutex_lock(&g->mu);
+    const event_box *b = &g->box[g->filling];
+    bool room = b->n < BOX_EVENTS - BOX_SPARE && b->text.n < BOX_TEXT;
+    g->paused = !room;
+    pthread_mutex_unlock(&g->mu);
+    return room;
+}
+
+/* [mu held] */
+static queued_event *event_add(gen *g, gen_event_kind kind) {
+    event_box *b = &g->box[g->filling];
+    queued_event *ev = &b->ev[b->n++];
+    *ev = (queued_event){.kind = kind, .text_at = b->text.n};
+    g->news = true;
+    return ev;
+}
+
+/* [mu held] Text of one kind grows one event, unless token events must stay between. */
+static void text_add(gen *g, const output_event *ev) {
+    gen_event_kind kind = ev->kind == OUTPUT_REASONING ? GEN_REASONING : GEN_TEXT;
+    if (kind == GEN_REASONING) g->stats.reasoning_tokens += g->unplaced;
+    g->unplaced = 0;
+    if (!ev->text.n) return;
+    event_box *b = &g->box[g->filling];
+    queued_event *last = b->n ? &b->ev[b->n - 1] : NULL;
+    if (!last || last->kind != kind) last = event_add(g, kind);
+    buf_add(&b->text, ev->text.p, ev->text.n);
+    last->text_n += ev->text.n;
+    g->news = true;
+}
+
+void gen_token(gen *g, const sampler_out *s, bool show_text, int *stopped) {
+    output_event ev[4];
+    *stopped = -1;
+    g->n_generated++;
+    g->unplaced++;
+    int n = show_text ? output_push(g->out, s->token, ev, stopped) : 0;
+    pthread_mutex_lock(&g->mu);
+    g->stats.generated_tokens = g->n_generated;
+    if (g->want_tokens) {
+        queued_event *t = event_add(g, GEN_TOKEN);
+        event_box *b = &g->box[g->filling];
+        t->token = s->token;
+        t->logprob = s->logprob;
+        t->top_at = b->n_top;
+        t->n_top = s->n_top;
+        if (s->n_top) memcpy(b->top + b->n_top, s->top, (size_t)s->n_top * sizeof *s->top);
+        b->n_top += (size_t)s->n_top;
+    }
+    for (int i = 0; i < n; i++) text_add(g, &ev[i]);
+    pthread_mutex_unlock(&g->mu);
+}
+
+void gen_progress(gen *g, int32_t done, int32_t total) {
+    pthread_mutex_lock(&g->mu);
+    event_box *b = &g->box[g->filling];
+    queued_event *last = b->n && b->ev[b->n - 1].kind == GEN_PROGRESS ? &b->ev[b->n - 1] : event_add(g, GEN_PROGRESS);
+    last->done = done;
+    last->total = total;
+    g->news = true;
+    pthread_mutex_unlock(&g->mu);
+}
+
+void gen_finish(gen *g, finish why, int32_t stop_index, const error *err) {
+    output_event ev[4];
+    int n = why == FINISH_STOP_STRING ? 0 : output_finish(g->out, ev);
+    uint64_t now = clock_ns();
+    pthread_mutex_lock(&g->mu);
+    for (int i = 0; i < n; i++) text_add(g, &ev[i]);
+    event_add(g, GEN_DONE);
+    g->why = why;
+    g->stop_index = stop_index;
+    if (err) g->err = *err;
+    if (!g->t_start) g->stats.queued_ns = now - g->t_submit;
+    if (g->t_start && !g->t_first) g->stats.prefill_ns = now - g->t_start;
+    if (g->t_first) g->stats.decode_ns = now - g->t_first;
+    g->e = NULL;
+    pthread_mutex_unlock(&g->mu);
+    gen_wake(g);
+    gen_drop(g);
+}
+
+void gen_wake(gen *g) {
+    if (!g->news) return;
+    g->news = false;
+    pthread_cond_signal(&g->cond);
+    pthread_mutex_lock(&g->wake_mu);
+    if (g->wake) g->wake(g->wake_arg);
+    pthread_mutex_unlock(&g->wake_mu);
+}
+
+/* ---- the caller's side ------------------------------------------------------------------------------------------- */
+static struct timespec deadline_in(int ms) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += ms / 1000;
+    t.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
+/* Changes the boxes when the caller's is read to the end and the engine's has something; false when nothing came in
+ * time. */
+static bool box_swap(gen *g, int timeout_ms) {
+    struct timespec until = {0};
+    if (timeout_ms > 0) until = deadline_in(timeout_ms);
+    bool resume = false;
+    pthread_mutex_lock(&g->mu);
+    while (g->box[g->filling].n == 0) {
+        int rc = timeout_ms == 0  ? ETIMEDOUT
+                 : timeout_ms < 0 ? pthread_cond_wait(&g->cond, &g->mu)
+                                  : pthread_cond_timedwait(&g->cond, &g->mu, &until);
+        if (rc == ETIMEDOUT) break;
+    }
+    bool any = g->box[g->filling].n > 0;
+    if (any) {
+        event_box *mine = &g->box[!g->filling];
+        mine->n = 0;
+        mine->text.n = 0;
+        mine->n_top = 0;
+        g->read = 0;
+        g->filling = !g->filling;
+        resume = g->paused && g->e;
+        g->paused = false;
+        if (resume) engine_poke(g->e);
+    }
+    pthread_mutex_unlock(&g->mu);
+    return any;
+}
+
+bool gen_next(gen *g, gen_event *ev, int timeout_ms) {
+    if (g->ended) return false;
+    const event_box *b = &g->box[!g->filling]; /* only this thread changes `filling` */
+    if (g->read >= b->n) {
+        if (!box_swap(g, timeout_ms)) return false;
+        b = &g->box[!g->filling];
+    }
+    const queued_event *q = &b->ev[g->read++];
+    *ev = (gen_event){.kind = q->kind,
+                      .text = {b->text.p + q->text_at, q->text_n},
+                      .token = q->token,
+                      .logprob = q->logprob,
+                      .top = q->n_top ? b->top + q->top_at : NULL,
+                      .n_top = q->n_top,
+                      .done = q->done,
+                      .total = q->total,
+                      .stop_index = -1};
+    if (q->kind == GEN_DONE) {
+        pthread_mutex_lock(&g->mu);
+        ev->why = g->why;
+        ev->stop_index = g->stop_index;
+        ev->err = g->err;
+        pthread_mutex_unlock(&g->mu);
+        g->ended = true;
+    }
+    return true;
+}
+
+void gen_cancel(gen *g) {
+    pthread_mutex_lock(&g->mu);
+    if (g->e) {
+        atomic_store(&g->cancel, true);
+        atomic_fetch_add(&g->e->cancels, 1);
+        engine_poke(g->e);
+    }
+    pthread_mutex_unlock(&g->mu);
+}
+
+void gen_free(gen *g) {
+    if (!g) return;
+    pthread_mutex_lock(&g->wake_mu);
+    g->wake = NULL;
+    pthread_mutex_unlock(&g->wake_mu);
+    gen_cancel(g);
+    gen_drop(g);
+}
+
+void gen_stats_get(const gen *g, gen_stats *out) {
+    gen *m = (gen *)g; /* the lock is not part of what the caller sees */
+    pthread_mutex_lock(&m->mu);
+    *out = m->stats;
+    pthread_mutex_unlock(&m->mu);
+}

@@ -1,0 +1,264 @@
+/* engine/internal: what the files of this folder share.
+ *
+ *   open.c       a path becomes a running engine               engine.c     starting, closing, submitting, counters
+ *   scheduler.c  the thread: admission, steps, emission        gen.c        one generation as its caller sees it:
+ * events sequence.c   page tables, pages, state slots               plan.c       how much memory goes where sampler.c
+ * logits to a token                             api.c        include/hearth.h
+ *
+ * Threads: fields marked [mu] belong to the lock of their struct, [sched] to the scheduler thread, the rest is fixed
+ * after creation. Lock order: gen.mu, then engine.mu. gen.wake_mu is taken alone. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include "engine.h"
+
+/* ---- pages and sequences (sequence.c) ---------------------------------------------------------------------------- */
+/* The pages of one group: who is free, how many sequences hold each. */
+typedef struct kv_pool {
+    int32_t n_pages, n_free;
+    int32_t *free; /* owns: a stack [n_pages]; the page freed last is taken first, so that touched memory stays small */
+    uint32_t *refs; /* owns: [n_pages] */
+    size_t page_bytes;
+    int32_t window; /* 0: full attention */
+} kv_pool;
+
+typedef struct kv_store {
+    kv_pool pool[KV_GROUPS];
+    int32_t n_groups;
+    int32_t *slot; /* owns: stack of free recurrent state slots [n_slots]; NULL when the model has none */
+    int32_t n_slots, n_slots_free;
+} kv_store;
+
+void kv_store_init(kv_store *st, const kv_spec *spec, const size_t *page_bytes, int32_t n_slots);
+void kv_store_deinit(kv_store *st);
+size_t kv_store_bytes_used(const kv_store *st);
+int32_t kv_page_take(kv_pool *p); /* -1: none free. One reference, the caller's */
+void kv_page_share(kv_pool *p, int32_t page);
+void kv_page_drop(kv_pool *p, int32_t page);
+
+/* Everything the model remembers of one conversation: its tokens, how many of them are in the cache, and where.
+ * Counted, given back and (issue 5) forked, saved and restored together. */
+typedef struct sequence {
+    ids id;                    /* prompt, then what was generated; reserved up front: pushing never allocates */
+    int32_t n_computed;        /* tokens whose keys, values and state are in the cache */
+    int32_t *page[KV_GROUPS];  /* owns: page tables for `cap` positions; -1: released */
+    int32_t n_page[KV_GROUPS]; /* entries in use */
+    int32_t n_past[KV_GROUPS]; /* leading entries released because the window has left them */
+    int32_t slot;              /* recurrent state; -1: none */
+    int32_t cap;               /* positions */
+} sequence;
+
+void sequence_init(sequence *s, const kv_store *st, int32_t cap);
+void sequence_deinit(sequence *s, kv_store *st); /* gives everything back */
+/* Pages each group still lacks so that positions below `upto` can be computed. */
+void sequence_missing(const sequence *s, const kv_store *st, int32_t upto, int32_t *need);
+/* Takes them, and the state slot. False, with nothing taken, when there are not enough. */
+bool sequence_extend(sequence *s, kv_store *st, int32_t upto);
+void sequence_advance(sequence *s, kv_store *st,
+                      int32_t n);               /* n more are computed; pages wholly out of a window are released */
+void sequence_reset(sequence *s, kv_store *st); /* gives the cache back, keeps the tokens */
+
+/* ---- memory plan (plan.c) ---------------------------------------------------------------------------------------- */
+typedef struct plan_in {
+    size_t budget, weights, workspace, state; /* state: recurrent bytes of one sequence */
+    size_t scratch;                           /* logits and sampler */
+    int32_t batch, chunk;
+    int32_t context;     /* asked for; 0: the model's */
+    int32_t context_max; /* the model's */
+    int32_t n_groups;
+    int32_t window[KV_GROUPS];
+    size_t page_bytes[KV_GROUPS];
+} plan_in;
+typedef struct plan {
+    int32_t context; /* most positions of one sequence */
+    int32_t n_pages[KV_GROUPS];
+    size_t fixed_bytes; /* weights, workspace, state, scratch */
+    size_t kv_bytes;    /* all pages */
+} plan;
+/* Pages a sequence of n positions holds at most in a group, while chunk rows are computed at a time. */
+int32_t plan_pages(int32_t window, int32_t chunk, int32_t n);
+/* ERR_MEMORY with the numbers when the model cannot serve within the budget; ERR_INVALID for a context beyond the
+ * model's. */
+bool plan_make(plan *p, const plan_in *in, error *err);
+/* Three quarters of the memory this process may use: RAM or the tightest cgroup limit (v1 and v2) above it. */
+size_t plan_default_budget(void);
+size_t plan_memory_limit(const char *proc_cgroup, const char *cgroup_root,
+                         size_t ram); /* for tests: the paths are given */
+
+/* ---- sampler (sampler.c) ----------------------------------------------------------------------------------------- */
+enum { TOP_LOGPROBS_MAX = 20 };
+/* Working memory of one worker for one row of logits; sized at open. */
+typedef struct sampler_scratch {
+    int32_t vocab;
+    float *weight;     /* [V] */
+    float *value;      /* [V] logits of the candidates */
+    int32_t *id;       /* [V] their tokens, ascending */
+    struct pick *pick; /* [V] the same, being partitioned */
+    uint32_t *count;   /* [V] zero between uses */
+    void *block;       /* owns all of the above */
+    size_t bytes;
+} sampler_scratch;
+size_t sampler_scratch_bytes(int32_t vocab);
+bool sampler_scratch_init(sampler_scratch *w, int32_t vocab, error *err);
+void sampler_scratch_deinit(sampler_scratch *w);
+
+typedef struct sampler_in {
+    float *logits; /* [V], changed: bias and penalties are applied in place */
+    const sampling *s;
+    const int32_t *history; /* [n_history] prompt and generated tokens */
+    size_t n_history;
+    uint64_t seed; /* of the request */
+    uint64_t step; /* tokens generated before this one */
+    bool logprobs;
+    int32_t n_top;
+} sampler_in;
+typedef struct sampler_out {
+    int32_t token;
+    float logprob;                    /* when asked for */
+    token_prob top[TOP_LOGPROBS_MAX]; /* [n_top], best first */
+    int32_t n_top;
+} sampler_out;
+/* ERR_INVALID names the field. */
+bool sampling_check(const sampling *s, int32_t vocab, error *err);
+/* False when the logits hold a NaN or no finite maximum. The choice depends on nothing but *in. */
+bool sampler_pick(const sampler_in *in, sampler_scratch *w, sampler_out *out);
+
+/* ---- generations (gen.c) ----------------------------------------------------------------------------------------- */
+/* Where engine_logits wants its rows; the arrays are the waiting caller's. */
+typedef struct logits_sink {
+    float *prompt;      /* [n_prompt, V] or NULL */
+    float *greedy;      /* [n, V] or NULL */
+    int32_t *greedy_id; /* [n] or NULL */
+} logits_sink;
+
+typedef struct queued_event {
+    gen_event_kind kind;
+    int32_t token, n_top, done, total;
+    float logprob;
+    size_t text_at, text_n; /* in the box's text */
+    size_t top_at;          /* in the box's tops */
+} queued_event;
+
+/* Events between the two threads: the engine fills one box while the caller reads the other; they change places when
+ * the caller's is read to the end. No event is copied, and a caller that does not read stops the engine's box from
+ * growing. */
+enum { BOX_EVENTS = 64, BOX_SPARE = 12 /* room that one token, the flush and DONE may need */, BOX_TEXT = 8192 };
+typedef struct event_box {
+    queued_event ev[BOX_EVENTS];
+    int32_t n;
+    buf text;
+    token_prob *top; /* owns: [BOX_EVENTS * n_top] or NULL */
+    size_t n_top;
+} event_box;
+
+struct gen {
+    engine *e; /* [mu] NULL once the engine has let go */
+    atomic_int refs;
+    atomic_bool cancel;
+    pthread_mutex_t mu;
+    pthread_cond_t cond;
+    event_box box[2];
+    int filling;        /* [mu] the box the engine fills */
+    int32_t read;       /* reader only: next event of the other box */
+    bool ended;         /* reader only: DONE was taken */
+    bool paused;        /* [mu] the engine waits for room */
+    bool news;          /* [sched] events were queued in this step */
+    finish why;         /* [mu] set with DONE */
+    int32_t stop_index; /* [mu] */
+    error err;          /* [mu] */
+    gen_stats stats;    /* [mu] */
+
+    pthread_mutex_t wake_mu;
+    void (*wake)(void *arg); /* [wake_mu] NULL after gen_free */
+    void *wake_arg;
+
+    sampling sample; /* owns bias_ids and bias */
+    uint64_t seed;
+    int32_t n_prompt, max_tokens;
+    bool ignore_eos, want_tokens, logprobs;
+    int32_t n_top;
+    output *out; /* owns; [sched] after submit */
+    logits_sink sink;
+
+    sequence seq;        /* [sched] */
+    int32_t n_generated; /* [sched] */
+    int32_t unplaced;    /* [sched] tokens since the last text: which kind they belong to is not known yet */
+    uint64_t number;     /* order of arrival */
+    uint64_t t_submit, t_start, t_first; /* [sched] clock_ns of submitting, first admission, first token */
+    uint64_t t_paused;                   /* [sched] since when its box has been full; 0: it is not */
+    gen *next;                           /* in a queue; belongs to the queue's owner */
+};
+
+gen *gen_new(engine *e, const gen_opts *o); /* checked by the caller; two references: caller's and engine's */
+void gen_drop(gen *g);                      /* one reference less */
+bool gen_has_room(gen *g);                  /* for one more token; false marks it paused */
+void gen_token(gen *g, const sampler_out *s, bool show_text, int *stopped);
+void gen_progress(gen *g, int32_t done, int32_t total);
+void gen_finish(gen *g, finish why, int32_t stop_index,
+                const error *err); /* queues DONE, lets go, drops the engine's reference */
+void gen_wake(gen *g);
+
+/* ---- the engine (engine.c, scheduler.c) -------------------------------------------------------------------------- */
+/* What engine_open puts together; owned by the engine afterwards. Tests bring their own. */
+typedef struct engine_parts {
+    checkpoint *checkpoint;
+    device *device;
+    model *model;
+    tokenizer *tokenizer;
+    chat_template *template; /* NULL: the model has none */
+    gen_defaults defaults;
+} engine_parts;
+
+/* One sequence's part of a step. */
+typedef struct step_part {
+    gen *g;
+    int32_t n_rows;
+    int32_t out0, n_out; /* its rows of logits */
+    bool sampled;        /* the last of them picks a token */
+    bool finite;
+    sampler_out pick;
+} step_part;
+
+struct engine {
+    engine_parts parts;
+    char *id; /* owns */
+    const model_info *info;
+    int32_t batch, queue_max, chunk, rows_max, out_max, n_workers;
+    plan plan;
+    kv_cache *kv;
+    void *logits; /* device memory [out_max, V] */
+    size_t logits_bytes;
+    sampler_scratch *scratch; /* owns: [n_workers] */
+
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t mu;
+    pthread_cond_t cond;
+    uint64_t poke;           /* [mu] counts reasons to look again */
+    gen *queue, **queue_end; /* [mu] waiting, oldest first */
+    int32_t n_queue;         /* [mu] */
+    uint64_t n_submitted;    /* [mu] */
+    bool closing, idle;      /* [mu] */
+    engine_stats stats;      /* [mu] */
+    atomic_uint cancels;     /* changes when a cancel was asked for */
+
+    kv_store store; /* [sched] and everything below */
+    unsigned cancels_seen;
+    gen **running; /* owns: [batch], in order of arrival */
+    int32_t n_running;
+    gen *parked;                         /* preempted, in order of arrival; they hold no pages */
+    double row_ns;                       /* what a row of a prompt costs, moving average */
+    int32_t *row_id, *row_pos, *row_out; /* owns: [rows_max], [rows_max], [out_max] */
+    step_seq *seqs;                      /* owns: [batch] */
+    step_part *part;                     /* owns: [batch] */
+    step step;
+};
+
+void engine_parts_close(engine_parts *p);
+/* The rest of opening: plan, cache, thread. Takes the parts, also when it fails. Of the options batch, queue_max and
+ * prefill_chunk are set here (no defaults). */
+engine *engine_start(engine_parts *parts, const engine_opts *o, error *err);
+bool engine_enqueue(engine *e, gen *g, error *err);
+void engine_poke(engine *e); /* there may be something to do */
+void *scheduler_main(void *engine);
+bool scheduler_step(engine *e); /* one turn; false when there was nothing to do */

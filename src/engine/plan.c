@@ -1,0 +1,130 @@
+/* The memory plan: one budget, split before anything large is allocated.
+ * Not here: who waits when pages run out (scheduler.c). docs/engine.md has the arithmetic. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "internal.h"
+
+enum { CONTEXT_MIN = KV_PAGE }; /* a model that cannot hold this many positions is not served */
+
+int32_t plan_pages(int32_t window, int32_t chunk, int32_t n) {
+    /* A window's oldest key and the newest row may both stand inside a page: one page more than the span. */
+    if (window > 0) n = (int32_t)MIN((int64_t)n, (int64_t)window + chunk + KV_PAGE);
+    return (n + KV_PAGE - 1) / KV_PAGE;
+}
+
+/* Bytes for one sequence of `longest` positions beside a batch of `each` positions; SIZE_MAX on overflow. */
+static size_t pages_for(const plan_in *in, int32_t longest, int32_t each, int32_t *n_pages) {
+    size_t total = 0;
+    for (int g = 0; g < in->n_groups; g++) {
+        int64_t one = plan_pages(in->window[g], in->chunk, longest);
+        int64_t all = (int64_t)in->batch * plan_pages(in->window[g], in->chunk, each);
+        int64_t n = MAX(one, all);
+        size_t bytes;
+        if (n > INT32_MAX || !size_mul((size_t)n, in->page_bytes[g], &bytes) || !size_add(total, bytes, &total))
+            return SIZE_MAX;
+        n_pages[g] = (int32_t)n;
+    }
+    return total;
+}
+
+/* Largest n in [lo, hi] with pages_for(longest, each) within room, where n stands for the one that is -1; lo - 1 when
+ * none. */
+static int32_t largest(const plan_in *in, int32_t longest, size_t room, int32_t lo, int32_t hi) {
+    int32_t pages[KV_GROUPS], best = lo - 1;
+    while (lo <= hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        if (pages_for(in, longest < 0 ? mid : longest, longest < 0 ? 0 : mid, pages) <= room) {
+            best = mid;
+            lo = mid + 1;
+        } else {
+            hi = mid - 1;
+        }
+    }
+    return best;
+}
+
+bool plan_make(plan *p, const plan_in *in, error *err) {
+    *p = (plan){0};
+    size_t state;
+    bool fits =
+        size_mul(in->state, (size_t)in->batch, &state) && size_add(in->weights, in->workspace, &p->fixed_bytes) &&
+        size_add(p->fixed_bytes, state, &p->fixed_bytes) && size_add(p->fixed_bytes, in->scratch, &p->fixed_bytes);
+    if (in->context > in->context_max)
+        return error_field(err, ERR_INVALID, "context_length", "context_length %d is more than the model's %d",
+                           in->context, in->context_max);
+    if (!fits || p->fixed_bytes >= in->budget)
+        return error_set(err, ERR_MEMORY,
+                         "the model does not fit the memory budget of %.2f GB: weights %.2f GB, workspace %.2f GB, "
+                         "state and buffers %.2f GB",
+                         (double)in->budget / 1e9, (double)in->weights / 1e9, (double)in->workspace / 1e9,
+                         (double)(in->scratch + (fits ? state : 0)) / 1e9);
+    size_t room = in->budget - p->fixed_bytes;
+    int32_t want = in->context ? in->context : in->context_max;
+    int32_t context = largest(in, -1, room, 1, want);
+    if (context < MIN(want, CONTEXT_MIN) || (in->context && context < want))
+        return error_set(
+            err, ERR_MEMORY,
+            "a context of %d does not fit the memory budget of %.2f GB: %.2f GB remain after weights and workspace "
+            "(%.2f GB), which hold %d positions",
+            in->context ? want : CONTEXT_MIN, (double)in->budget / 1e9, (double)room / 1e9,
+            (double)p->fixed_bytes / 1e9, MAX(context, 0));
+    p->context = context;
+    int32_t each = largest(in, context, room, 1, context);
+    p->kv_bytes = pages_for(in, context, MAX(each, 0), p->n_pages);
+    return true;
+}
+
+/* The number in a one-line file; false for "max", an absent file or nonsense. */
+static bool limit_read(const char *path, size_t *out) {
+    FILE *f = fopen(path, "re");
+    if (!f) return false;
+    unsigned long long v = 0;
+    bool ok = fscanf(f, "%llu", &v) == 1;
+    fclose(f);
+    if (ok) *out = (size_t)v;
+    return ok;
+}
+
+/* A limit counts for every group below it: walks from `group` up to the root. */
+static size_t limit_above(const char *root, const char *group, const char *file, size_t limit) {
+    char dir[2048];
+    int n = snprintf(dir, sizeof dir, "%s%s", root, group);
+    if (n < 0 || (size_t)n >= sizeof dir) return limit;
+    size_t base = strlen(root);
+    for (size_t end = (size_t)n + 1; end-- > base;) {
+        if (end > base && dir[end] != '/' && dir[end] != 0) continue;
+        dir[end] = 0;
+        char path[2200];
+        snprintf(path, sizeof path, "%s/%s", dir, file);
+        size_t v;
+        if (limit_read(path, &v)) limit = MIN(limit, v);
+    }
+    return limit;
+}
+
+size_t plan_memory_limit(const char *proc_cgroup, const char *cgroup_root, size_t ram) {
+    size_t limit = ram;
+    FILE *f = fopen(proc_cgroup, "re");
+    if (!f) return limit;
+    char line[1600];
+    while (fgets(line, sizeof line, f)) { /* "0::/path" (v2) or "7:memory:/path" (v1) */
+        line[strcspn(line, "\n")] = 0;
+        char *kind = strchr(line, ':'), *group = kind ? strchr(kind + 1, ':') : NULL;
+        if (!group) continue;
+        *kind++ = 0;
+        *group++ = 0;
+        if (group[0] != '/' || strstr(group, "..")) continue;
+        char v1[512];
+        snprintf(v1, sizeof v1, "%s/memory", cgroup_root);
+        if (*kind == 0) limit = limit_above(cgroup_root, group, "memory.max", limit);
+        if (strcmp(kind, "memory") == 0) limit = limit_above(v1, group, "memory.limit_in_bytes", limit);
+    }
+    fclose(f);
+    return limit;
+}
+
+size_t plan_default_budget(void) {
+    size_t ram = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGE_SIZE);
+    return plan_memory_limit("/proc/self/cgroup", "/sys/fs/cgroup", ram) / 4 * 3;
+}

@@ -1,0 +1,402 @@
+/* The sampler: a row of logits becomes a token.
+ *
+ * Order (docs/sampling.md): logit_bias, repetition, presence, frequency; log-probabilities are those of the result;
+ * then greedy, or top_p, min_p, top_k, temperature, a draw. Each filter keeps a prefix of the tokens sorted by logit
+ * (ties: lowest id), so the kept set is one prefix: candidates near the maximum are gathered and that prefix is found
+ * by partitioning, never by sorting a vocabulary.
+ *
+ * Every sum has a fixed order and exp is our own, so a choice depends on the row, the request and its step number only.
+ * Not here: grammars (issue 6 masks before the call), end of generation (scheduler.c). */
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include "internal.h"
+
+typedef float v4 __attribute__((vector_size(16)));
+typedef int32_t i4 __attribute__((vector_size(16)));
+typedef int64_t l2 __attribute__((vector_size(16)));
+
+typedef struct pick {
+    float value, mass;
+    int32_t id;
+} pick;
+
+enum { BLOCK = 1024 /* floats that are summed in f32 before they are added in f64 */, SORT_BELOW = 24 };
+
+static inline v4 v4_load(const float *p) {
+    v4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline v4 v4_all(float f) {
+    return (v4){f, f, f, f};
+}
+static inline v4 v4_choose(i4 mask, v4 a, v4 b) {
+    return (v4)((mask & (i4)a) | (~mask & (i4)b));
+}
+static inline bool i4_any(i4 m) {
+    l2 q = (l2)m;
+    return (q[0] | q[1]) != 0;
+}
+
+/* exp(x) for x <= 0, relative error below 2e-7; 0 below -87. Cody-Waite reduction by ln 2, degree-6 Taylor polynomial.
+ */
+static inline v4 v4_exp(v4 x) {
+    const float round = 12582912.0f; /* 1.5 * 2^23: adding and subtracting it rounds to an integer */
+    i4 gone = x < v4_all(-87.0f);
+    x = v4_choose(gone, v4_all(-87.0f), x);
+    v4 n = (x * v4_all(1.44269504f) + v4_all(round)) - v4_all(round);
+    v4 r = x - n * v4_all(0.693359375f) - n * v4_all(-2.12194440e-4f);
+    v4 p = v4_all(1.0f / 720);
+    p = p * r + v4_all(1.0f / 120);
+    p = p * r + v4_all(1.0f / 24);
+    p = p * r + v4_all(1.0f / 6);
+    p = p * r + v4_all(0.5f);
+    p = p * r + v4_all(1.0f);
+    p = p * r + v4_all(1.0f);
+    i4 e = (__builtin_convertvector(n, i4) + 127) << 23;
+    return v4_choose(gone, v4_all(0), p * (v4)e);
+}
+
+/* The largest logit. False when one is NaN or +inf, or none is finite. */
+static bool row_max(const float *x, int32_t n, float *max) {
+    v4 m = v4_all(-INFINITY), m2 = m;
+    i4 bad = {0};
+    int32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        v4 a = v4_load(x + i), b = v4_load(x + i + 4);
+        bad |= (a != a) | (b != b);
+        m = v4_choose(a > m, a, m);
+        m2 = v4_choose(b > m2, b, m2);
+    }
+    bool nan = i4_any(bad);
+    float best = -INFINITY;
+    for (int k = 0; k < 4; k++) best = fmaxf(best, fmaxf(m[k], m2[k]));
+    for (; i < n; i++) {
+        nan |= x[i] != x[i];
+        best = fmaxf(best, x[i]);
+    }
+    *max = best;
+    return !nan && best > -INFINITY && best < INFINITY;
+}
+
+static int32_t row_find(const float *x, int32_t n, float value) {
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        if (i4_any(v4_load(x + i) == v4_all(value))) break;
+    while (i < n - 1 && x[i] != value) i++;
+    return i;
+}
+
+/* w[i] = exp((x[i] - max) * inv_t), and their sum. w may be NULL. */
+static double row_exp(const float *x, int32_t n, float max, float inv_t, float *w) {
+    double total = 0;
+    for (int32_t at = 0; at < n; at += BLOCK) {
+        int32_t end = MIN(at + BLOCK, n), i = at;
+        v4 sum = {0};
+        for (; i + 4 <= end; i += 4) {
+            v4 e = v4_exp((v4_load(x + i) - v4_all(max)) * v4_all(inv_t));
+            if (w) memcpy(w + i, &e, sizeof e);
+            sum += e;
+        }
+        if (i < end) {
+            float rest[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+            memcpy(rest, x + i, (size_t)(end - i) * sizeof *rest);
+            v4 e = v4_exp((v4_load(rest) - v4_all(max)) * v4_all(inv_t));
+            if (w) memcpy(w + i, &e, (size_t)(end - i) * sizeof *w);
+            sum += e;
+        }
+        total += (double)((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+    return total;
+}
+
+/* Candidates x >= least, by ascending id. */
+static int32_t row_gather(const float *x, int32_t n, float least, sampler_scratch *w) {
+    int32_t found = 0, i = 0;
+    for (; i + 4 <= n; i += 4) {
+        if (!i4_any(v4_load(x + i) >= v4_all(least))) continue;
+        for (int32_t k = i; k < i + 4; k++) {
+            if (!(x[k] >= least)) continue;
+            w->value[found] = x[k];
+            w->id[found++] = k;
+        }
+    }
+    for (; i < n; i++) {
+        if (!(x[i] >= least)) continue;
+        w->value[found] = x[i];
+        w->id[found++] = i;
+    }
+    return found;
+}
+
+/* ---- bias and penalties ------------------------------------------------------------------------------------------ */
+typedef struct window {
+    const int32_t *id;
+    size_t n;
+} window;
+static window window_of(const sampler_in *in, int32_t size) {
+    size_t n = size > 0 ? MIN((size_t)size, in->n_history) : in->n_history;
+    return (window){in->history + (in->n_history - n), n};
+}
+
+/* Calls apply once for every distinct token of the window, with its number of occurrences. */
+static void window_each(window h, sampler_scratch *w, float *x, float p,
+                        float (*apply)(float logit, float p, uint32_t times)) {
+    for (size_t i = 0; i < h.n; i++) w->count[h.id[i]]++;
+    for (size_t i = 0; i < h.n; i++) {
+        uint32_t times = w->count[h.id[i]];
+        if (!times) continue;
+        w->count[h.id[i]] = 0;
+        x[h.id[i]] = apply(x[h.id[i]], p, times);
+    }
+}
+static float apply_repetition(float x, float p, uint32_t times) {
+    return x < 0 ? x * p : x / p;
+}
+static float apply_presence(float x, float p, uint32_t times) {
+    return x - p;
+}
+static float apply_frequency(float x, float p, uint32_t times) {
+    return x - p * (float)times;
+}
+
+static void penalise(const sampler_in *in, sampler_scratch *w) {
+    const sampling *s = in->s;
+    for (size_t i = 0; i < s->n_bias; i++) in->logits[s->bias_ids[i]] += s->bias[i];
+    if (s->repetition_penalty != 0 && s->repetition_penalty != 1)
+        window_each(window_of(in, s->repetition_window), w, in->logits, s->repetition_penalty, apply_repetition);
+    if (s->presence_penalty != 0)
+        window_each(window_of(in, s->presence_window), w, in->logits, s->presence_penalty, apply_presence);
+    if (s->frequency_penalty != 0)
+        window_each(window_of(in, s->frequency_window), w, in->logits, s->frequency_penalty, apply_frequency);
+}
+
+/* ---- the kept prefix --------------------------------------------------------------------------------------------- */
+static inline bool better(const pick *a, const pick *b) {
+    return a->value > b->value || (a->value == b->value && a->id < b->id);
+}
+static inline void swap(pick *a, pick *b) {
+    pick t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* The last token of the longest prefix, best first, in which every token has fewer than n_max before it and less than
+ * mass_max probability before it. The first is always kept. Reorders p. */
+static pick prefix_last(pick *p, int32_t n, int32_t n_max, double mass_max) {
+    int32_t lo = 0, hi = n, before = 0;
+    double mass = 0;
+    pick last = {.value = INFINITY, .id = -1};
+    while (hi - lo > SORT_BELOW) {
+        /* The median of three goes to the end, the better ones to the front. */
+        pick *a = &p[lo], *b = &p[lo + (hi - lo) / 2], *c = &p[hi - 1];
+        pick *mid = better(a, b) ? (better(b, c)   ? b
+                                    : better(a, c) ? c
+                                                   : a)
+                                 : (better(a, c)   ? a
+                                    : better(b, c) ? c
+                                                   : b);
+        swap(mid, c);
+        pick pivot = *c;
+        int32_t cut = lo;
+        double cut_mass = 0;
+        for (int32_t i = lo; i < hi - 1; i++) {
+            if (!better(&p[i], &pivot)) continue;
+            cut_mass += (double)p[i].mass;
+            swap(&p[i], &p[cut++]);
+        }
+        swap(&p[cut], &p[hi - 1]);
+        if (before + (cut - lo) < n_max && mass + cut_mass < mass_max) {
+            last = pivot;
+            before += cut - lo + 1;
+            mass += cut_mass + (double)pivot.mass;
+            lo = cut + 1;
+        } else {
+            hi = cut;
+        }
+    }
+    for (int32_t i = lo + 1; i < hi; i++)
+        for (int32_t k = i; k > lo && better(&p[k], &p[k - 1]); k--) swap(&p[k], &p[k - 1]);
+    for (int32_t i = lo; i < hi && before < n_max && (mass < mass_max || before == 0); i++) {
+        last = p[i];
+        before++;
+        mass += (double)p[i].mass;
+    }
+    return last;
+}
+
+/* Gathers candidates and cuts them to the kept prefix (w->value, w->id, ascending ids); returns how many. z: sum of
+ * exp(x - max). */
+static int32_t candidates_cut(const sampler_in *in, sampler_scratch *w, float max, double z) {
+    const sampling *s = in->s;
+    const int32_t n_max = s->top_k > 0 ? s->top_k : w->vocab;
+    const double mass_max = s->top_p < 1 ? (double)s->top_p * z : INFINITY;
+    const float floor_min_p = s->min_p > 0 ? max + (float)log((double)s->min_p) : -INFINITY;
+    int32_t n = 0;
+    /* Most rows are decided within a few nats of the maximum. What is gathered must hold the prefix: n_max tokens, or
+     * mass_max, or everything that min_p leaves. */
+    for (float depth = 8;; depth *= 2) {
+        float least = depth > 64 ? -FLT_MAX : max - depth;
+        bool all = least <= floor_min_p || depth > 64;
+        n = row_gather(in->logits, w->vocab, MAX(least, floor_min_p), w);
+        if (all || n >= n_max || (mass_max < INFINITY && row_exp(w->value, n, max, 1, NULL) >= mass_max * (1 + 1e-6)))
+            break;
+    }
+    if (n <= 1 || (n <= n_max && mass_max == INFINITY)) return n;
+    if (mass_max < INFINITY) row_exp(w->value, n, max, 1, w->weight);
+    for (int32_t i = 0; i < n; i++) w->pick[i] = (pick){w->value[i], mass_max < INFINITY ? w->weight[i] : 0, w->id[i]};
+    pick last = prefix_last(w->pick, n, n_max, mass_max);
+    int32_t kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        pick c = {.value = w->value[i], .id = w->id[i]};
+        if (better(&last, &c)) continue;
+        w->value[kept] = c.value;
+        w->id[kept++] = c.id;
+    }
+    return kept;
+}
+
+/* ---- the draw ---------------------------------------------------------------------------------------------------- */
+/* 53 random bits in [0,1): a counter and a key, no state (spec: seed ^ (step+1)*golden ratio), mixed by SplitMix64's
+ * finaliser. */
+static double draw_uniform(uint64_t seed, uint64_t step) {
+    uint64_t z = seed ^ ((step + 1) * 0x9e3779b97f4a7c15u);
+    for (int round = 0; round < 2; round++) {
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        z ^= z >> 31;
+    }
+    return (double)(z >> 11) * 0x1p-53;
+}
+
+/* Index into weight [n] where the running sum passes u * total; whole blocks are stepped over first. */
+static int32_t draw_index(const float *weight, int32_t n, double total, double u) {
+    double left = u * total;
+    int32_t at = 0, last = 0;
+    for (; at + BLOCK <= n; at += BLOCK) {
+        v4 sum = {0};
+        for (int32_t i = at; i < at + BLOCK; i += 4) sum += v4_load(weight + i);
+        double block = (double)((sum[0] + sum[1]) + (sum[2] + sum[3]));
+        if (left < block) break;
+        left -= block;
+    }
+    for (int32_t i = at; i < n; i++) {
+        if (weight[i] <= 0) continue;
+        last = i;
+        left -= (double)weight[i];
+        if (left < 0) return i;
+    }
+    while (last == 0 && n > 0 && weight[n - 1] <= 0) n--; /* rounding: the last token that has any weight */
+    return last ? last : n - 1;
+}
+
+static int32_t draw(const sampler_in *in, sampler_scratch *w, float max, double z) {
+    const sampling *s = in->s;
+    const float inv_t = fminf(1 / s->temperature, FLT_MAX);
+    const float *value = in->logits;
+    const bool filtered = s->top_p < 1 || s->min_p > 0 || (s->top_k > 0 && s->top_k < w->vocab);
+    int32_t n = w->vocab;
+    if (filtered) {
+        n = candidates_cut(in, w, max, z);
+        value = w->value;
+    }
+    double total = row_exp(value, n, max, inv_t, w->weight);
+    int32_t i = draw_index(w->weight, n, total, draw_uniform(in->seed, in->step));
+    return filtered ? w->id[i] : i;
+}
+
+static int32_t top_select(const float *x, int32_t n, int32_t n_top, token_prob *top) {
+    int32_t have = 0;
+    for (int32_t i = 0; i < n;) {
+        if (have == n_top && i + 4 <= n && !i4_any(v4_load(x + i) > v4_all(top[have - 1].logprob))) {
+            i += 4;
+            continue;
+        }
+        for (int32_t end = MIN(i + 4, n); i < end; i++) {
+            if (have == n_top && !(x[i] > top[have - 1].logprob)) continue;
+            int32_t at = have < n_top ? have++ : have - 1;
+            for (; at > 0 && x[i] > top[at - 1].logprob; at--) top[at] = top[at - 1];
+            top[at] = (token_prob){i, x[i]};
+        }
+    }
+    return have;
+}
+
+bool sampler_pick(const sampler_in *in, sampler_scratch *w, sampler_out *out) {
+    const sampling *s = in->s;
+    float max;
+    penalise(in, w);
+    if (!row_max(in->logits, w->vocab, &max)) return false;
+    const bool greedy = s->temperature == 0 || s->top_p == 0 || s->top_k == 1;
+    double z = in->logprobs || (!greedy && s->top_p < 1) ? row_exp(in->logits, w->vocab, max, 1, NULL) : 0;
+    out->token = greedy ? row_find(in->logits, w->vocab, max) : draw(in, w, max, z);
+    out->n_top = 0;
+    out->logprob = 0;
+    if (!in->logprobs) return true;
+    const double lse = (double)max + log(z);
+    out->logprob = (float)((double)in->logits[out->token] - lse);
+    if (in->n_top > 0) out->n_top = top_select(in->logits, w->vocab, MIN(in->n_top, TOP_LOGPROBS_MAX), out->top);
+    for (int32_t i = 0; i < out->n_top; i++) out->top[i].logprob = (float)((double)out->top[i].logprob - lse);
+    return true;
+}
+
+/* ---- checks and memory ------------------------------------------------------------------------------------------- */
+bool sampling_check(const sampling *s, int32_t vocab, error *err) {
+    const struct {
+        const char *name;
+        double value, least, most;
+    } range[] = {
+        {"temperature", s->temperature, 0, FLT_MAX},
+        {"top_p", s->top_p, 0, 1},
+        {"top_k", s->top_k, 0, INT32_MAX},
+        {"min_p", s->min_p, 0, 1},
+        {"repetition_penalty", s->repetition_penalty, 0, FLT_MAX},
+        {"repetition_context_size", s->repetition_window, 0, INT32_MAX},
+        {"presence_penalty", s->presence_penalty, -FLT_MAX, FLT_MAX},
+        {"presence_context_size", s->presence_window, 0, INT32_MAX},
+        {"frequency_penalty", s->frequency_penalty, -FLT_MAX, FLT_MAX},
+        {"frequency_context_size", s->frequency_window, 0, INT32_MAX},
+    };
+    for (size_t i = 0; i < COUNT(range); i++) {
+        if (range[i].value >= range[i].least && range[i].value <= range[i].most) continue;
+        if (range[i].most == 1)
+            return error_field(err, ERR_INVALID, range[i].name, "%s must be between 0 and 1, not %g", range[i].name,
+                               range[i].value);
+        return error_field(err, ERR_INVALID, range[i].name, "%s must be a finite number%s, not %g", range[i].name,
+                           range[i].least == 0 ? " of at least 0" : "", range[i].value);
+    }
+    for (size_t i = 0; i < s->n_bias; i++) {
+        if (s->bias_ids[i] < 0 || s->bias_ids[i] >= vocab)
+            return error_field(err, ERR_INVALID, "logit_bias", "logit_bias names token %d; tokens are 0 to %d",
+                               s->bias_ids[i], vocab - 1);
+        if (!isfinite(s->bias[i]))
+            return error_field(err, ERR_INVALID, "logit_bias", "logit_bias of token %d is not a finite number",
+                               s->bias_ids[i]);
+    }
+    return true;
+}
+
+size_t sampler_scratch_bytes(int32_t vocab) {
+    const size_t n = ((size_t)vocab + 15) & ~(size_t)15;
+    return n * (sizeof(float) + sizeof(float) + sizeof(int32_t) + sizeof(pick) + sizeof(uint32_t));
+}
+
+bool sampler_scratch_init(sampler_scratch *w, int32_t vocab, error *err) {
+    const size_t n = ((size_t)vocab + 15) & ~(size_t)15;
+    *w = (sampler_scratch){.vocab = vocab, .bytes = sampler_scratch_bytes(vocab)};
+    w->block = mem_try(w->bytes, 64, err);
+    if (!w->block) return false;
+    uint8_t *at = w->block;
+    w->pick = (void *)at, at += n * sizeof *w->pick;
+    w->weight = (void *)at, at += n * sizeof *w->weight;
+    w->value = (void *)at, at += n * sizeof *w->value;
+    w->id = (void *)at, at += n * sizeof *w->id;
+    w->count = (void *)at;
+    return true;
+}
+
+void sampler_scratch_deinit(sampler_scratch *w) {
+    mem_try_free(w->block, w->bytes);
+    *w = (sampler_scratch){0};
+}

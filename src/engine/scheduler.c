@@ -1,0 +1,502 @@
+/* The scheduler: one thread owns the device and all sequences and turns requests into steps.
+ *
+ * A turn: cancels take effect, waiting requests are admitted, a step is filled (one row of every running stream first,
+ * then chunks of prompts, shared out evenly), the model runs it, each finished row picks its token and its events are
+ * queued. Which rows share a step never changes their bits, so the scheduler is free to fill steps as it likes.
+ *
+ * When pages run out, the youngest sequence gives its own back and is computed again later from its tokens: the same
+ * bits, no request is ever refused half-way. Not here: page tables (sequence.c), events (gen.c), the choice of a token
+ * (sampler.c). */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+#include "internal.h"
+
+enum {
+    CHUNK_MIN = 16,        /* rows of prompt in a step at least, however slow the machine */
+    CHUNK_FIRST = 64,      /* before a step has been timed */
+    SHARED_MS = 100,       /* a step with running streams aims to take no longer */
+    ALONE_MS = 500,        /* a step of prompts only: how long a cancel may take */
+    PAUSE_GRACE_MS = 1000, /* a reader that has been away for so long loses its place when others wait */
+    PATIENCE_MS = 250      /* how often to look whether that has happened */
+};
+
+/* ---- who runs ---------------------------------------------------------------------------------------------------- */
+static void running_remove(engine *e, int i) {
+    e->n_running--;
+    memmove(e->running + i, e->running + i + 1, (size_t)(e->n_running - i) * sizeof *e->running);
+}
+
+static int running_index(const engine *e, const gen *g) {
+    for (int i = 0; i < e->n_running; i++)
+        if (e->running[i] == g) return i;
+    return -1;
+}
+
+static void finish_gen(engine *e, gen *g, finish why, int32_t stop_index, const error *err) {
+    sequence_reset(&g->seq, &e->store);
+    pthread_mutex_lock(&e->mu);
+    e->stats.requests_cancelled += why == FINISH_CANCELLED;
+    e->stats.requests_failed += why == FINISH_ERROR;
+    pthread_mutex_unlock(&e->mu);
+    gen_finish(g, why, stop_index, err);
+}
+
+static void finish_running(engine *e, gen *g, finish why, int32_t stop_index, const error *err) {
+    running_remove(e, running_index(e, g));
+    finish_gen(e, g, why, stop_index, err);
+}
+
+/* Gives the pages back; the tokens stay, and the request waits for its turn again. */
+static void preempt(engine *e, gen *g) {
+    running_remove(e, running_index(e, g));
+    sequence_reset(&g->seq, &e->store);
+    gen **at = &e->parked;
+    while (*at && (*at)->number < g->number) at = &(*at)->next;
+    g->next = *at;
+    *at = g;
+    pthread_mutex_lock(&e->mu);
+    e->stats.preempted_total++;
+    pthread_mutex_unlock(&e->mu);
+}
+
+/* Whom to preempt so that g (NULL: anyone) can go on: a paused one before a running one, the youngest first, nobody
+ * older than g and nobody whose rows are in this step already. */
+static gen *victim_find(const engine *e, const gen *g) {
+    gen *found = NULL;
+    for (int i = e->n_running - 1; i >= 0; i--) {
+        gen *v = e->running[i];
+        bool in_step = false;
+        for (int k = 0; k < e->step.n_seqs; k++) in_step |= e->part[k].g == v;
+        if (v == g || in_step) continue;
+        if (v->t_paused) return v;
+        if (!found && (!g || v->number > g->number)) found = v;
+    }
+    return found;
+}
+
+static int32_t missing(const gen *g) {
+    return (int32_t)g->seq.id.n - g->seq.n_computed;
+}
+
+/* Would this request's tokens, and the next, fit beside what running prompts still need? */
+static bool admissible(const engine *e, const gen *g) {
+    const kv_store *st = &e->store;
+    if (st->n_slots && st->n_slots_free == 0) return false;
+    int64_t spare[KV_GROUPS];
+    int32_t need[KV_GROUPS];
+    for (int k = 0; k < st->n_groups; k++) spare[k] = st->pool[k].n_free;
+    for (int i = -1; i < e->n_running; i++) {
+        const gen *r = i < 0 ? g : e->running[i];
+        int32_t upto = MIN((int32_t)r->seq.id.n + 1, r->seq.cap);
+        sequence_missing(&r->seq, st, upto, need);
+        for (int k = 0; k < st->n_groups; k++) {
+            int32_t held = r->seq.n_page[k] - r->seq.n_past[k];
+            spare[k] -= MIN(need[k], MAX(0, plan_pages(st->pool[k].window, e->chunk, upto) - held));
+        }
+    }
+    for (int k = 0; k < st->n_groups; k++)
+        if (spare[k] < 0) return false;
+    return true;
+}
+
+static void admit(engine *e, gen *g) {
+    if (!g->t_start) {
+        g->t_start = clock_ns();
+        pthread_mutex_lock(&g->mu);
+        g->stats.queued_ns = g->t_start - g->t_submit;
+        pthread_mutex_unlock(&g->mu);
+    }
+    g->t_paused = 0;
+    int i = e->n_running++;
+    for (; i > 0 && e->running[i - 1]->number > g->number; i--) e->running[i] = e->running[i - 1];
+    e->running[i] = g;
+}
+
+/* Preempted requests first, then the queue, each in order of arrival: nobody overtakes one that waits for pages. */
+static void admit_waiting(engine *e) {
+    gen **at = &e->parked;
+    while (*at) {
+        gen *g = *at;
+        if (!gen_has_room(g)) { /* nobody reads it: it may wait, the others go on */
+            at = &g->next;
+            continue;
+        }
+        if (e->n_running == e->batch || !admissible(e, g)) return;
+        *at = g->next;
+        admit(e, g);
+    }
+    while (e->n_running < e->batch) {
+        pthread_mutex_lock(&e->mu);
+        gen *g = e->queue;
+        if (g && !admissible(e, g)) g = NULL;
+        if (g) {
+            e->queue = g->next;
+            if (!e->queue) e->queue_end = &e->queue;
+            e->n_queue--;
+            e->stats.running = e->n_running + 1; /* at no moment is it in neither number */
+        }
+        pthread_mutex_unlock(&e->mu);
+        if (!g) return;
+        admit(e, g);
+    }
+}
+
+/* A reader that does not read loses its place to one that waits; its tokens are kept. */
+static void evict_paused(engine *e) {
+    uint64_t now = clock_ns();
+    for (int i = e->n_running - 1; i >= 0; i--) {
+        gen *g = e->running[i];
+        if (g->t_paused && now - g->t_paused > (uint64_t)PAUSE_GRACE_MS * 1000000) {
+            preempt(e, g);
+            return;
+        }
+    }
+}
+
+static bool others_wait(engine *e) {
+    pthread_mutex_lock(&e->mu);
+    bool any = e->n_queue > 0;
+    pthread_mutex_unlock(&e->mu);
+    return any || e->parked;
+}
+
+/* ---- cancels ----------------------------------------------------------------------------------------------------- */
+static gen *list_cut_cancelled(gen **at, gen ***end, int32_t *n) {
+    gen *cut = NULL;
+    while (*at) {
+        gen *g = *at;
+        if (!atomic_load(&g->cancel)) {
+            at = &g->next;
+            continue;
+        }
+        *at = g->next;
+        g->next = cut;
+        cut = g;
+        if (n) --*n;
+    }
+    if (end) *end = at;
+    return cut;
+}
+
+static void finish_list(engine *e, gen *g, finish why, const error *err) {
+    for (gen *next; g; g = next) {
+        next = g->next;
+        finish_gen(e, g, why, -1, err);
+    }
+}
+
+static void cancels_apply(engine *e) {
+    unsigned seen = atomic_load(&e->cancels);
+    if (seen == e->cancels_seen) return;
+    e->cancels_seen = seen;
+    for (int i = e->n_running - 1; i >= 0; i--)
+        if (atomic_load(&e->running[i]->cancel)) finish_running(e, e->running[i], FINISH_CANCELLED, -1, NULL);
+    finish_list(e, list_cut_cancelled(&e->parked, NULL, NULL), FINISH_CANCELLED, NULL);
+    pthread_mutex_lock(&e->mu);
+    gen *cut = list_cut_cancelled(&e->queue, &e->queue_end, &e->n_queue);
+    pthread_mutex_unlock(&e->mu);
+    finish_list(e, cut, FINISH_CANCELLED, NULL);
+}
+
+/* Ends everything there is. */
+static void finish_all(engine *e, finish why, const error *err) {
+    while (e->n_running) finish_running(e, e->running[e->n_running - 1], why, -1, err);
+    gen *parked = e->parked;
+    e->parked = NULL;
+    finish_list(e, parked, why, err);
+    pthread_mutex_lock(&e->mu);
+    gen *queue = e->queue;
+    e->queue = NULL;
+    e->queue_end = &e->queue;
+    e->n_queue = 0;
+    pthread_mutex_unlock(&e->mu);
+    finish_list(e, queue, why, err);
+}
+
+/* ---- filling a step ---------------------------------------------------------------------------------------------- */
+static void step_add(engine *e, gen *g, int32_t n) {
+    step *s = &e->step;
+    const sequence *q = &g->seq;
+    const bool last = n == missing(g);
+    step_part *p = &e->part[s->n_seqs];
+    step_seq *out = &e->seqs[s->n_seqs++];
+    *out = (step_seq){.row0 = s->n_rows, .n_rows = n, .pos0 = q->n_computed, .slot = q->slot};
+    for (int k = 0; k < KV_GROUPS; k++) out->page[k] = q->page[k];
+    p->g = g;
+    p->n_rows = n;
+    p->out0 = s->n_out;
+    p->sampled = last;
+    for (int32_t i = 0; i < n; i++) {
+        e->row_id[s->n_rows] = q->id.p[q->n_computed + i];
+        e->row_pos[s->n_rows] = q->n_computed + i;
+        bool prompt_row = g->sink.prompt && q->n_computed + i < g->n_prompt;
+        if (prompt_row || (last && i == n - 1)) e->row_out[s->n_out++] = s->n_rows;
+        s->n_rows++;
+    }
+    p->n_out = s->n_out - p->out0;
+}
+
+/* Makes place for n more rows of g; others may have to give theirs up. */
+static bool pages_make(engine *e, gen *g, int32_t n) {
+    while (!sequence_extend(&g->seq, &e->store, g->seq.n_computed + n)) {
+        gen *v = victim_find(e, g);
+        if (!v) return false;
+        preempt(e, v);
+    }
+    return true;
+}
+
+/* Streams first: one row each. Oldest first, so that the pages of the youngest are the ones to go. */
+static void fill_decode(engine *e) {
+    for (int i = 0; i < e->n_running; i++) {
+        gen *g = e->running[i];
+        if (missing(g) != 1) continue;
+        if (!gen_has_room(g)) {
+            if (!g->t_paused) g->t_paused = clock_ns();
+            continue;
+        }
+        g->t_paused = 0;
+        if (pages_make(e, g, 1)) {
+            i = running_index(e, g); /* preempting others may have moved it */
+            step_add(e, g, 1);
+        }
+    }
+}
+
+static int32_t prefill_budget(const engine *e) {
+    int32_t n = e->row_ns > 0 ? e->chunk : MIN(e->chunk, CHUNK_FIRST);
+    if (e->row_ns > 0) {
+        double most = (e->step.n_seqs ? SHARED_MS : ALONE_MS) * 1e6 / e->row_ns - e->step.n_rows;
+        if (most < n) n = MAX((int32_t)most, CHUNK_MIN);
+    }
+    return MIN(n, e->rows_max - e->step.n_rows);
+}
+
+/* Prompts share the rows that are left: even shares, and what a short one does not use goes to the longer ones. */
+static void fill_prefill(engine *e) {
+    gen *want[e->batch];
+    int n_want = 0;
+    for (int i = 0; i < e->n_running; i++)
+        if (missing(e->running[i]) > 1) want[n_want++] = e->running[i];
+    int32_t left = prefill_budget(e);
+    while (n_want > 0 && left > 0) {
+        int at = 0;
+        for (int i = 1; i < n_want; i++)
+            if (missing(want[i]) < missing(want[at])) at = i;
+        gen *g = want[at];
+        want[at] = want[--n_want];
+        if (running_index(e, g) < 0) continue; /* preempted for another's pages */
+        int32_t n = MIN(missing(g), MAX(1, left / (n_want + 1)));
+        if (g->sink.prompt) n = MIN(n, e->out_max - e->batch - (e->step.n_out - e->step.n_seqs));
+        if (n <= 0) continue;
+        if (!pages_make(e, g, n)) continue;
+        step_add(e, g, n);
+        left -= n;
+    }
+}
+
+/* ---- after the model --------------------------------------------------------------------------------------------- */
+static float *row_logits(const engine *e, int32_t out) {
+    return (float *)e->logits + (size_t)out * (size_t)e->info->vocab;
+}
+
+static void pick_task(void *arg, int task, int worker) {
+    engine *e = arg;
+    step_part *p = &e->part[task];
+    gen *g = p->g;
+    if (!p->sampled) return;
+    p->finite = sampler_pick(&(sampler_in){.logits = row_logits(e, p->out0 + p->n_out - 1),
+                                           .s = &g->sample,
+                                           .history = g->seq.id.p,
+                                           .n_history = g->seq.id.n,
+                                           .seed = g->seed,
+                                           .step = (uint64_t)g->n_generated,
+                                           .logprobs = g->logprobs,
+                                           .n_top = g->n_top},
+                             &e->scratch[worker], &p->pick);
+}
+
+static bool is_eos(const engine *e, int32_t id) {
+    for (size_t i = 0; i < e->info->n_eos; i++)
+        if (e->info->eos[i] == id) return true;
+    return id == tokenizer_eos(e->parts.tokenizer);
+}
+
+/* engine_logits: its rows go to the waiting caller before the sampler touches them. */
+static void sink_rows(engine *e, const step_part *p, int32_t pos0) {
+    const gen *g = p->g;
+    const size_t V = (size_t)e->info->vocab;
+    if (g->sink.prompt && pos0 < g->n_prompt) {
+        size_t n = (size_t)MIN(p->n_rows, g->n_prompt - pos0);
+        memcpy(g->sink.prompt + (size_t)pos0 * V, row_logits(e, p->out0), n * V * sizeof(float));
+    }
+    if (g->sink.greedy && p->sampled && g->n_generated < g->max_tokens)
+        memcpy(g->sink.greedy + (size_t)g->n_generated * V, row_logits(e, p->out0 + p->n_out - 1), V * sizeof(float));
+}
+
+static bool gives_token(const engine *e, const step_part *p) {
+    return p->sampled && p->finite && p->g->max_tokens > 0 && (p->g->ignore_eos || !is_eos(e, p->pick.token));
+}
+
+/* One more token of g, or its end. */
+static void emit(engine *e, const step_part *p, uint64_t now) {
+    gen *g = p->g;
+    if (!g->t_first) {
+        g->t_first = now;
+        pthread_mutex_lock(&g->mu);
+        g->stats.prefill_ns = now - g->t_start;
+        pthread_mutex_unlock(&g->mu);
+    }
+    if (g->max_tokens == 0) {
+        finish_running(e, g, FINISH_LENGTH, -1, NULL);
+        return;
+    }
+    if (!p->finite) {
+        error err = {0};
+        error_set(&err, ERR_INTERNAL, "the model's logits at position %d are not finite", g->seq.n_computed - 1);
+        finish_running(e, g, FINISH_ERROR, -1, &err);
+        return;
+    }
+    const int32_t id = p->pick.token;
+    if (!gives_token(e, p)) {
+        finish_running(e, g, FINISH_STOP, -1, NULL);
+        return;
+    }
+    int stopped;
+    if (g->sink.greedy_id) g->sink.greedy_id[g->n_generated] = id;
+    ids_push(&g->seq.id, id);
+    gen_token(g, &p->pick, id < tokenizer_size(e->parts.tokenizer), &stopped);
+    if (stopped >= 0)
+        finish_running(e, g, FINISH_STOP_STRING, stopped, NULL);
+    else if (g->n_generated == g->max_tokens)
+        finish_running(e, g, FINISH_LENGTH, -1, NULL);
+    else
+        gen_wake(g);
+}
+
+static void step_account(engine *e, uint64_t ns, int32_t decode_rows, uint64_t generated) {
+    step *s = &e->step;
+    if (s->n_rows >= 2 * CHUNK_MIN) {
+        double now = (double)ns / s->n_rows;
+        e->row_ns = e->row_ns > 0 ? 0.75 * e->row_ns + 0.25 * now : now;
+    }
+    pthread_mutex_lock(&e->mu);
+    engine_stats *st = &e->stats;
+    st->steps_total++;
+    st->rows_total += (uint64_t)s->n_rows;
+    st->step_ns_total += ns;
+    uint64_t decode_ns = ns * (uint64_t)decode_rows / (uint64_t)s->n_rows;
+    st->decode_ns_total += decode_ns;
+    st->prefill_ns_total += ns - decode_ns;
+    st->prompt_tokens_total += (uint64_t)(s->n_rows - decode_rows);
+    st->generated_tokens_total += generated;
+    st->last_step_ns = clock_ns();
+    pthread_mutex_unlock(&e->mu);
+}
+
+/* Runs the filled step and hands out what came of it. */
+static void step_run(engine *e) {
+    step *s = &e->step;
+    error err = {0};
+    uint64_t t0 = clock_ns();
+    tensor logits = s->n_out ? tensor_f32(e->logits, s->n_out, e->info->vocab) : (tensor){0};
+    if (!model_forward(e->parts.model, e->kv, s, logits, &err)) {
+        log_error("the engine stops: %s", err.msg);
+        pthread_mutex_lock(&e->mu);
+        e->stats.failed = true;
+        pthread_mutex_unlock(&e->mu);
+        error_prefix(&err, "the model failed");
+        err.code = ERR_UNAVAILABLE;
+        finish_all(e, FINISH_ERROR, &err);
+        return;
+    }
+    int32_t decode_rows = 0, sampled = 0;
+    for (int i = 0; i < s->n_seqs; i++) {
+        step_part *p = &e->part[i];
+        int32_t pos0 = p->g->seq.n_computed;
+        sink_rows(e, p, pos0);
+        sequence_advance(&p->g->seq, &e->store, p->n_rows);
+        decode_rows += pos0 >= p->g->n_prompt ? p->n_rows : 0;
+        sampled += p->sampled;
+    }
+    if (sampled == 1 || !e->parts.device->threads)
+        for (int i = 0; i < s->n_seqs; i++) pick_task(e, i, 0);
+    else if (sampled > 1)
+        pool_run(e->parts.device->threads, s->n_seqs, pick_task, e);
+    uint64_t now = clock_ns();
+    uint64_t generated = 0;
+    for (int i = 0; i < s->n_seqs; i++) generated += gives_token(e, &e->part[i]);
+    step_account(e, now - t0, decode_rows, generated);
+    for (int i = 0; i < s->n_seqs; i++) {
+        step_part *p = &e->part[i];
+        if (p->sampled) {
+            emit(e, p, now);
+        } else {
+            gen_progress(p->g, MIN(p->g->seq.n_computed, p->g->n_prompt), p->g->n_prompt);
+            gen_wake(p->g);
+        }
+    }
+}
+
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
+bool scheduler_step(engine *e) {
+    cancels_apply(e);
+    admit_waiting(e);
+    step *s = &e->step;
+    *s = (step){.ids = e->row_id, .pos = e->row_pos, .out = e->row_out, .seq = e->seqs};
+    fill_decode(e);
+    fill_prefill(e);
+    bool paused = false;
+    for (int i = 0; i < e->n_running; i++) paused |= e->running[i]->t_paused != 0;
+    if (paused && others_wait(e)) evict_paused(e);
+    if (s->n_rows) {
+        step_run(e);
+        return true;
+    }
+    /* Nothing could run though somebody wants to: prompts hold each other's pages. The youngest steps back. */
+    for (int i = 0; i < e->n_running; i++) {
+        if (e->running[i]->t_paused) continue;
+        preempt(e, victim_find(e, NULL));
+        return true;
+    }
+    return false;
+}
+
+/* [mu held] */
+static void gauges_set(engine *e) {
+    e->stats.running = e->n_running;
+    e->stats.kv_bytes_used = kv_store_bytes_used(&e->store);
+}
+
+void *scheduler_main(void *arg) {
+    engine *e = arg;
+    for (;;) {
+        pthread_mutex_lock(&e->mu);
+        gauges_set(e);
+        const uint64_t seen = e->poke;
+        const bool closing = e->closing;
+        pthread_mutex_unlock(&e->mu);
+        if (closing) break;
+        if (scheduler_step(e)) continue;
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)PATIENCE_MS * 1000000;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_sec++;
+            until.tv_nsec -= 1000000000;
+        }
+        pthread_mutex_lock(&e->mu);
+        e->idle = true;
+        gauges_set(e);
+        const bool watch = e->n_running > 0 && (e->n_queue > 0 || e->parked); /* paused readers hold places */
+        while (e->poke == seen && !e->closing) {
+            int rc = watch ? pthread_cond_timedwait(&e->cond, &e->mu, &until) : pthread_cond_wait(&e->cond, &e->mu);
+            if (rc == ETIMEDOUT) break;
+        }
+        e->idle = false;
+        pthread_mutex_unlock(&e->mu);
+    }
+    finish_all(e, FINISH_CANCELLED, NULL);
+    return NULL;
+}
