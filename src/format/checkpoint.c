@@ -268,22 +268,26 @@ static bool plain_weight(const checkpoint *c, const stored_tensor *t, weight_src
     return true;
 }
 
-bool checkpoint_weight(const checkpoint *c, const char *module, weight_src *out, bool *found, error *err) {
+const stored_tensor *checkpoint_part(const checkpoint *c, const char *module, const char *part) {
     buf name = {0};
-    buf_printf(&name, "%s.weight", module);
+    buf_printf(&name, "%s.%s", module, part);
     const stored_tensor *t = checkpoint_tensor(c, buf_view(&name));
-    *found = t != NULL;
-    *out = (weight_src){0};
-    bool ok = true;
-    if (t) {
-        name.n = strlen(module);
-        buf_puts(&name, ".scales");
-        bool mlx = c->kind == CHECKPOINT_SAFETENSORS && checkpoint_tensor(c, buf_view(&name));
-        ok = mlx ? mlx_weight(c, module, t, out, err) : plain_weight(c, t, out, err);
-        out->name = t->name.p;
-    }
     buf_free(&name);
-    return ok;
+    return t;
+}
+
+bool checkpoint_weight(const checkpoint *c, const char *module, weight_src *out, bool *found, error *err) {
+    const stored_tensor *t = checkpoint_part(c, module, "weight"), *scales = NULL;
+    *out = (weight_src){0};
+    *found = t != NULL;
+    if (!t) return true;
+    out->name = t->name.p;
+    if (c->kind == CHECKPOINT_SAFETENSORS) {
+        scales = checkpoint_part(c, module, "scales");
+        if (!scales && mlx_listed(c->config, module))
+            return tensor_error(c, t, err, "config.json says that it is quantised, but there is no %s.scales", module);
+    }
+    return scales ? mlx_weight(c, module, t, scales, out, err) : plain_weight(c, t, out, err);
 }
 
 bool checkpoint_floats(const checkpoint *c, const char *name, size_t n, float *out, error *err) {

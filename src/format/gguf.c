@@ -220,6 +220,8 @@ static bool tensor_read(reader *r, stored_tensor *t) {
     if (!take_string(r, &t->name, NAME_BYTES_MAX, "a tensor name")) return false;
     snprintf(name, sizeof name, "%.*s", (int)MIN(t->name.n, sizeof name - 1), t->name.p);
     if (t->name.n == 0) return bad(r, "a tensor with an empty name");
+    t->name.p = arena_copy(r->a, t->name.p, t->name.n); /* with a NUL: weight_src.name is a C string */
+    if (!t->name.p) return error_set(r->err, ERR_TOO_LARGE, "%s: too many tensor names", r->f->name);
     if (!take(r, &ndim, 4, name)) return false;
     if (ndim == 0 || ndim > DIMS_MAX)
         return bad(r, "tensor %s: %u dimensions; allowed are 1 to %d", name, ndim, DIMS_MAX);

@@ -5,7 +5,7 @@
 
 /* Tensors of a checkpoint in the order of their files. */
 typedef struct tensor_list {
-    stored_tensor *p; /* owns (free) */
+    stored_tensor *p; /* owns (free). Names end with a NUL */
     size_t n, cap;
 } tensor_list;
 stored_tensor *tensor_list_add(tensor_list *l); /* zeroed */
@@ -48,17 +48,15 @@ struct checkpoint {
  * (GGUF). */
 checkpoint *checkpoint_of_bytes(checkpoint_kind kind, str config, const uint8_t *p, size_t n, error *err);
 
-/* MLX quantisation of one module, from config.json (mlx.c). on=false: the config says `false`; `listed`: the module has
- * an entry. */
-typedef struct mlx_quant {
-    weight_format format;
-    int32_t bits, group;
-    bool listed, on;
-} mlx_quant;
-bool mlx_quant_of(const json *config, const char *module, mlx_quant *out, error *err);
-/* module.weight is `w`, quantised with `scales` and perhaps `biases`: every shape and type is checked against q. */
-bool mlx_weight(const checkpoint *c, const char *module, const stored_tensor *w, weight_src *out, error *err);
+/* module.weight is `w`, MLX-quantised with `scales`: bits, group and mode from config.json, every shape and type
+ * checked. */
+bool mlx_weight(const checkpoint *c, const char *module, const stored_tensor *w, const stored_tensor *scales,
+                weight_src *out, error *err);
+/* config.json has an object (bits, group_size, mode) for this very module. */
+bool mlx_listed(const json *config, const char *module);
 
+/* The tensor module.part; NULL if absent. */
+const stored_tensor *checkpoint_part(const checkpoint *c, const char *module, const char *part);
 /* "FILE: tensor NAME at byte OFFSET" + text. Returns false. */
 bool tensor_error(const checkpoint *c, const stored_tensor *t, error *err, const char *fmt, ...) PRINTF(4, 5);
 /* Shape [n_out,n_in] or [n_experts,n_out,n_in] into out->n_*; ERR_FORMAT for others. */

@@ -25,8 +25,23 @@ static bool sizes_allowed(const mlx_mode *m, int64_t bits, int64_t group) {
     return (bits >= 1 && bits <= 8 && bits != 7) && (group == 32 || group == 64 || group == 128);
 }
 
-/* {"bits","group_size","mode"}; key names the entry in messages. */
-static bool entry_read(const json *e, const char *key, mlx_quant *out, error *err) {
+/* What config.json says about one module. */
+typedef struct mlx_quant {
+    const mlx_mode *mode;
+    int32_t bits, group;
+} mlx_quant;
+
+static const json *quantization_of(const json *config) {
+    const json *q = json_get(config, "quantization");
+    return q ? q : json_get(config, "quantization_config");
+}
+
+bool mlx_listed(const json *config, const char *module) {
+    return json_is(json_get(quantization_of(config), module), JSON_OBJECT);
+}
+
+/* {"bits","group_size","mode"}; `of` names the entry in messages. */
+static bool entry_read(const json *e, const char *of, mlx_quant *out, error *err) {
     str mode = json_str(json_get(e, "mode"), STR("affine"));
     for (size_t i = 0; i < COUNT(modes); i++) {
         const mlx_mode *m = &modes[i];
@@ -34,37 +49,25 @@ static bool entry_read(const json *e, const char *key, mlx_quant *out, error *er
         int64_t bits = json_int(json_get(e, "bits"), m->bits), group = json_int(json_get(e, "group_size"), m->group);
         if (!sizes_allowed(m, bits, group))
             return error_set(err, ERR_FORMAT,
-                             "config.json: quantization of %s: %lld bits in groups of %lld are not possible in %s", key,
-                             (long long)bits, (long long)group, m->name);
-        out->format = m->format;
-        out->bits = (int32_t)bits;
-        out->group = (int32_t)group;
-        out->on = true;
+                             "config.json: quantization of %s: %s does not have %lld bits in groups of %lld", of,
+                             m->name, (long long)bits, (long long)group);
+        *out = (mlx_quant){m, (int32_t)bits, (int32_t)group};
         return true;
     }
     return error_set(err, ERR_FORMAT,
-                     "config.json: quantization of %s: mode \"%.*s\" is not affine, mxfp4, mxfp8 or nvfp4", key,
+                     "config.json: quantization of %s: mode \"%.*s\" is not affine, mxfp4, mxfp8 or nvfp4", of,
                      (int)MIN(mode.n, (size_t)40), mode.p);
 }
 
-bool mlx_quant_of(const json *config, const char *module, mlx_quant *out, error *err) {
-    const json *q = json_get(config, "quantization");
-    if (!q) q = json_get(config, "quantization_config");
-    const json *own = json_get(q, module);
-    *out = (mlx_quant){0};
-    if (json_is(own, JSON_BOOL) && !own->boolean) {
-        out->listed = true;
-        return true;
-    }
-    out->listed = json_is(own, JSON_OBJECT);
-    if (!out->listed && !json_is(q, JSON_OBJECT)) return true;
-    return entry_read(out->listed ? own : q, out->listed ? module : "the model", out, err);
-}
-
-static const stored_tensor *part_of(const checkpoint *c, const char *module, const char *part) {
-    char name[512];
-    int n = snprintf(name, sizeof name, "%s.%s", module, part);
-    return n < (int)sizeof name ? checkpoint_tensor(c, (str){name, (size_t)n}) : NULL;
+/* scales: for messages; a module that has them must be quantised by the config. */
+static bool quant_of(const checkpoint *c, const char *module, const stored_tensor *scales, mlx_quant *out, error *err) {
+    const json *q = quantization_of(c->config), *own = json_get(q, module);
+    if (!json_is(q, JSON_OBJECT))
+        return tensor_error(c, scales, err, "scales, but config.json has no \"quantization\"");
+    if (json_is(own, JSON_BOOL) && !own->boolean)
+        return tensor_error(c, scales, err, "config.json says that %s is not quantised, but here are scales", module);
+    bool listed = json_is(own, JSON_OBJECT);
+    return entry_read(listed ? own : q, listed ? module : "the model", out, err);
 }
 
 /* scales and biases: the matrix' leading dimensions, then n_in/group. */
@@ -88,24 +91,24 @@ static bool scale_type_of(const stored_tensor *t, bool affine, dtype *out) {
     return false;
 }
 
-bool mlx_weight(const checkpoint *c, const char *module, const stored_tensor *w, weight_src *out, error *err) {
-    const stored_tensor *scales = part_of(c, module, "scales"), *biases = part_of(c, module, "biases");
-    mlx_quant q;
-    if (!mlx_quant_of(c->config, module, &q, err)) return false;
-    if (!q.on)
-        return tensor_error(c, scales, err,
-                            q.listed ? "config.json says that %s is not quantised, but here are scales"
-                                     : "scales, but config.json has no \"quantization\" (for %s)",
-                            module);
-    bool affine = q.format == WF_AFFINE;
+static bool types_check(const checkpoint *c, const stored_tensor *w, const stored_tensor *scales,
+                        const stored_tensor *biases, const mlx_mode *m, dtype *scale_type, error *err) {
     if (strcmp(w->type_name, "U32") != 0) return tensor_error(c, w, err, "codes must be U32, not %s", w->type_name);
-    if (!scale_type_of(scales, affine, &out->scale_type))
-        return tensor_error(c, scales, err, "scales of type %s do not go with %s", scales->type_name,
-                            weight_format_name(q.format));
-    if (affine && !biases) return tensor_error(c, w, err, "affine codes need %s.biases", module);
-    if (!affine && biases) return tensor_error(c, biases, err, "%s has no biases", weight_format_name(q.format));
+    if (!scale_type_of(scales, m->affine, scale_type))
+        return tensor_error(c, scales, err, "scales of type %s do not go with %s", scales->type_name, m->name);
+    if (m->affine && !biases) return tensor_error(c, w, err, "affine codes need biases");
+    if (!m->affine && biases) return tensor_error(c, biases, err, "%s has no biases", m->name);
     if (biases && strcmp(biases->type_name, scales->type_name) != 0)
         return tensor_error(c, biases, err, "biases are %s but scales are %s", biases->type_name, scales->type_name);
+    return true;
+}
+
+bool mlx_weight(const checkpoint *c, const char *module, const stored_tensor *w, const stored_tensor *scales,
+                weight_src *out, error *err) {
+    const stored_tensor *biases = checkpoint_part(c, module, "biases");
+    mlx_quant q = {0};
+    if (!quant_of(c, module, scales, &q, err)) return false;
+    if (!types_check(c, w, scales, biases, q.mode, &out->scale_type, err)) return false;
     if (!tensor_matrix(c, w, out, err)) return false;
     int64_t words = out->n_in, n_in = words * 32 / q.bits;
     if (words * 32 % q.bits || n_in % q.group || n_in > INT32_MAX)
@@ -113,7 +116,7 @@ bool mlx_weight(const checkpoint *c, const char *module, const stored_tensor *w,
                             (long long)words, q.group, q.bits);
     if (!part_check(c, w, scales, n_in / q.group, err)) return false;
     if (biases && !part_check(c, w, biases, n_in / q.group, err)) return false;
-    out->format = q.format;
+    out->format = q.mode->format;
     out->n_in = (int32_t)n_in;
     out->bits = q.bits;
     out->group = q.group;

@@ -168,7 +168,10 @@ static bool find_weight(model *m, config *c, binding *b, map *used, error *err) 
         const stored_tensor *t = tensor_named(m, c, b->stored, parts[i]);
         if (t) map_set(used, t->name, 1);
     }
-    m->info.weight_bytes += m->d->vt->packed_bytes(m->d, &b->src);
+    size_t bytes = m->d->vt->packed_bytes(m->d, &b->src);
+    m->info.weight_bytes += bytes;
+    /* A step reads one row of an embedding table, unless the table is the output head too. */
+    if (m->tied || !str_ends(str_of(b->name), STR("embed_tokens"))) m->info.decode_bytes += bytes;
     if (!b->biased) return true;
     const stored_tensor *bias = tensor_named(m, c, b->stored, ".bias");
     binding shape = {.n = 1, .dim = {b->src.n_out}};
@@ -232,14 +235,15 @@ static void kind_count(kind *list, size_t *n, size_t cap, const weight_src *w, i
         list[(*n)++] = k;
 }
 
-/* The formats by their share of the parameters, the largest first; unquantised matrices beside quantised ones do not
- * count. */
+/* The formats of the layers' matrices by their share of the parameters, the largest first; unquantised ones beside
+ * quantised ones do not count, nor do the embedding and the head (converters give those more bits). */
 static void quantization_say(model *m) {
     kind list[16];
     size_t n = 0, kept = 0;
     for (size_t i = 0; i < m->n_bindings; i++) {
         const binding *b = &m->bindings[i];
-        if (b->w && !b->same) kind_count(list, &n, COUNT(list), &b->src, n_elements(b));
+        if (b->w && str_starts(str_of(b->name), STR("model.layers.")))
+            kind_count(list, &n, COUNT(list), &b->src, n_elements(b));
     }
     bool quantised = false;
     for (size_t i = 0; i < n; i++) quantised |= list[i].format > WF_BF16;
@@ -281,6 +285,7 @@ bool bindings_make(model *m, config *c, error *err) {
             ok = x->w ? find_weight(m, c, x, used, err) : find_tensor(m, c, x, used, err);
     }
     m->info.weight_bytes += m->vector_bytes;
+    m->info.decode_bytes += m->vector_bytes;
     if (ok) unused_warn(m, c, used);
     if (ok) quantization_say(m);
     map_free(used);
@@ -291,6 +296,7 @@ static bool load_weight(model *m, config *c, binding *b, error *err) {
     b->src.name = b->stored;
     b->w->name = b->name;
     if (!m->d->vt->pack(m->d, b->w, &b->src, err)) return false;
+    m->info.weight_bytes += b->w->bytes;
     checkpoint_drop(c->from, &b->src);
     b->w->bias = (tensor){0};
     if (!b->biased) return true;
@@ -303,6 +309,7 @@ static bool load_weight(model *m, config *c, binding *b, error *err) {
 
 bool bindings_load(model *m, config *c, error *err) {
     if (!(m->vectors = m->d->vt->alloc(m->d, m->vector_bytes, err))) return false;
+    m->info.weight_bytes = m->vector_bytes; /* from here on what is really held */
     for (size_t i = 0; i < m->n_bindings; i++) {
         binding *b = &m->bindings[i];
         if (b->same) {

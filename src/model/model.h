@@ -19,6 +19,7 @@ typedef struct model_info {
     int32_t n_layers, width, vocab, context_max;
     int64_t n_params;
     size_t weight_bytes;      /* packed, on the device */
+    size_t decode_bytes;      /* of these, what one decode step of one row reads (no embedding table unless tied; chosen experts) */
     size_t file_bytes;
     size_t kv_bytes_per_token; /* over all layers of full attention */
     size_t state_bytes;        /* recurrent state of one sequence */

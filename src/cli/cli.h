@@ -1,0 +1,64 @@
+/* cli: the command line. verbs.def and options.def are the lists; one file a verb (verb_*.c). Data goes to standard
+ * output, progress and errors to standard error. Exit codes: base/errors.def. */
+#pragma once
+#include "../base/base.h"
+#include "../base/json.h"
+#include "../engine/engine.h"
+
+typedef struct text_list {
+    const char **p; /* owns the array, borrows the texts */
+    size_t n;
+} text_list;
+
+#define FIELD_TEXT const char *
+#define FIELD_INT  int64_t
+#define FIELD_REAL double
+#define FIELD_FLAG bool
+#define FIELD_LIST text_list
+
+/* What the command line and the environment say. given.x: the user said it (otherwise the field holds the default). */
+typedef struct options {
+#define OPTION(type, field, flag, env, value, min, max, verbs, help) FIELD_##type field;
+#include "options.def"
+#undef OPTION
+    struct {
+#define OPTION(type, field, flag, env, value, min, max, verbs, help) bool field;
+#include "options.def"
+#undef OPTION
+    } given;
+    const char *verb;
+    const char **args; /* owns the array; positional arguments */
+    int n_args;
+} options;
+
+/* Reads argv[1..] for a verb. ERR_USAGE names the option, with the nearest known one. */
+bool options_read(options *o, const char *verb, int argc, char **argv, error *err);
+void options_free(options *o);
+void options_help(const char *verb, buf *out); /* the options of a verb, one a line; nothing for a verb without */
+bool options_numbers(const char *list, int32_t **out, size_t *n, const char *flag,
+                     error *err); /* "1,2,3"; *out: free() */
+
+#define VERB(name, args, what) int verb_##name(const options *o);
+#include "verbs.def"
+#undef VERB
+
+/* Prints "hearth: message" and returns the code's exit status. */
+int cli_fail(const error *err);
+
+/* ---- parts the verbs share (common.c) --------------------------------------------------------------------------- */
+/* The model argument: --model, else args[0] if it is one (n_args tells), else --default-model, else the only model
+ * there is. */
+char *cli_model_path(const options *o, const char *argument, error *err);
+/* Opens an engine as the options say, for one user (batch 1) or for a server. */
+engine *cli_engine(const options *o, const char *path, bool one_user, error *err);
+/* Sampling as the options say: flag > generation_config.json > built-in. */
+sampling cli_sampling(const options *o, const engine *e);
+/* Reads a file, or standard input for "-". */
+bool cli_read(const char *path, buf *out, error *err);
+bool cli_color(void); /* standard output is a terminal and NO_COLOR is not set */
+/* Messages -> text -> ids; `vars` as in render_opts. The text of special tokens in messages stays plain text. */
+bool cli_prompt(const engine *e, const json *messages, const options *o, ids *out, buf *text, error *err);
+/* Runs one generation and prints it as it comes; Ctrl-C ends it. The reply is appended to `reply` (may be NULL). */
+bool cli_say(engine *e, const ids *prompt, const buf *prompt_text, const options *o, buf *reply, gen_stats *stats,
+             error *err);
+void cli_show_stats(const gen_stats *s);

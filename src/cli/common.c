@@ -1,0 +1,164 @@
+/* What several verbs need: the model argument, an engine, a prompt, a printed generation. */
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "../hub/hub.h"
+#include "cli.h"
+
+enum { INPUT_BYTES_MAX = 256 << 20 };
+static const float TEMPERATURE_BUILTIN = 0.7f;
+
+char *cli_model_path(const options *o, const char *argument, error *err) {
+    const char *model = o->given.model ? o->model : argument ? argument : o->default_model;
+    if (model) return hub_resolve(model, err);
+    size_t n;
+    hub_model *m = hub_list(&n);
+    char *path = n == 1 ? mem_strdup(m[0].path) : NULL;
+    if (n == 0) error_set(err, ERR_NOT_FOUND, "there is no model yet; `hearth get smollm2` fetches a small one");
+    if (n > 1) error_set(err, ERR_USAGE, "which model? `hearth ls` lists them");
+    hub_list_free(m, n);
+    return path;
+}
+
+static bool device_check(const options *o, error *err) {
+    if (strcmp(o->device, "auto") == 0 || strcmp(o->device, "cpu") == 0) return true;
+    return error_set(err, ERR_USAGE, "--device must be auto or cpu, not '%s'", o->device);
+}
+
+engine *cli_engine(const options *o, const char *path, bool one_user, error *err) {
+    engine_opts e = {.model_path = path, .model_id = o->model_id};
+    if (!device_check(o, err)) return NULL;
+    if (!numerics_parse(str_of(o->numerics), &e.device.num)) {
+        error_set(err, ERR_USAGE, "--numerics must be default, f32, int8 or strict, not '%s'", o->numerics);
+        return NULL;
+    }
+    if (o->compat && strcmp(o->compat, "mlx-lm") != 0) {
+        error_set(err, ERR_USAGE, "--compat knows mlx-lm, not '%s'", o->compat);
+        return NULL;
+    }
+    e.compat_mlx_lm = o->compat != NULL;
+    e.device.threads = (int)o->threads;
+    e.device.rows_max = (int)o->prefill_chunk + (one_user ? 0 : (int)o->batch);
+    e.context_length = (int)o->context_length;
+    e.memory_budget = (size_t)(o->memory_budget * 1e9);
+    e.prefill_chunk = (int)o->prefill_chunk;
+    e.batch = one_user ? 1 : (int)o->batch;
+    e.queue_max = (int)o->queue;
+    return engine_open(&e, err);
+}
+
+sampling cli_sampling(const options *o, const engine *e) {
+    const gen_defaults *d = engine_defaults(e);
+    sampling s = {.top_p = isnan(d->top_p) ? 1 : d->top_p, .top_k = d->top_k < 0 ? 0 : d->top_k};
+    s.temperature = isnan(d->temperature) ? TEMPERATURE_BUILTIN : d->temperature;
+    s.repetition_penalty = isnan(d->repetition_penalty) ? 0 : d->repetition_penalty;
+    if (o->given.temperature) s.temperature = (float)o->temperature;
+    if (o->given.top_p) s.top_p = (float)o->top_p;
+    if (o->given.top_k) s.top_k = (int32_t)o->top_k;
+    if (o->given.min_p) s.min_p = (float)o->min_p;
+    if (o->given.repetition_penalty) s.repetition_penalty = (float)o->repetition_penalty;
+    s.has_seed = o->given.seed;
+    s.seed = (uint64_t)o->seed;
+    return s;
+}
+
+bool cli_read(const char *path, buf *out, error *err) {
+    return file_read(out, strcmp(path, "-") == 0 ? "/dev/stdin" : path, INPUT_BYTES_MAX, err);
+}
+
+bool cli_color(void) {
+    const char *no = getenv("NO_COLOR");
+    return isatty(STDOUT_FILENO) && !(no && *no);
+}
+
+/* --thinking as the template variable enable_thinking; absent: the template decides. */
+static bool thinking_variable(const options *o, json_builder *vars, error *err) {
+    if (!o->thinking) return true;
+    bool on = strcmp(o->thinking, "on") == 0 || strcmp(o->thinking, "true") == 0;
+    if (!on && strcmp(o->thinking, "off") != 0 && strcmp(o->thinking, "false") != 0)
+        return error_set(err, ERR_USAGE, "--thinking must be on or off, not '%s'", o->thinking);
+    json_put(vars, "enable_thinking", json_of_bool(on));
+    return true;
+}
+
+bool cli_prompt(const engine *e, const json *messages, const options *o, ids *out, buf *text, error *err) {
+    const chat_template *t = engine_template(e);
+    if (!t) return error_set(err, ERR_UNSUPPORTED, "%s has no chat template; generate with --raw", engine_model_id(e));
+    arena *a = arena_new(0);
+    json_builder vars = {.a = a};
+    buf user = {0};
+    render_opts r = {.messages = messages, .add_generation_prompt = true};
+    bool ok = thinking_variable(o, &vars, err);
+    if (ok && vars.n) r.variables = json_built(&vars);
+    ok = ok && chat_template_render(t, &r, text, &user, err);
+    ok = ok && tokenizer_encode_marked(engine_tokenizer(e), buf_view(text), (const uint8_t *)user.p, ENCODE_SPECIAL,
+                                       out, err);
+    arena_free(a);
+    buf_free(&user);
+    return ok;
+}
+
+static _Atomic(gen *) interrupted_gen;
+static void on_interrupt(int sig) {
+    gen *g = atomic_load(&interrupted_gen);
+    if (g) gen_cancel(g);
+}
+
+static void print_event(const gen_event *ev, bool color, bool *in_reasoning, buf *reply) {
+    bool reasoning = ev->kind == GEN_REASONING;
+    if (ev->kind != GEN_TEXT && !reasoning) return;
+    if (reasoning != *in_reasoning)
+        fputs(color ? reasoning ? "\x1b[2m" : "\x1b[0m\n" : reasoning ? "[thinking]\n" : "\n[answer]\n", stdout);
+    *in_reasoning = reasoning;
+    fwrite(ev->text.p, 1, ev->text.n, stdout);
+    fflush(stdout);
+    if (!reasoning && reply) buf_str(reply, ev->text);
+}
+
+bool cli_say(engine *e, const ids *prompt, const buf *prompt_text, const options *o, buf *reply, gen_stats *stats,
+             error *err) {
+    gen_opts g = {.prompt = prompt->p,
+                  .n_prompt = prompt->n,
+                  .sample = cli_sampling(o, e),
+                  .split_thinking = prompt_text != NULL};
+    if (prompt_text) g.prompt_tail = buf_view(prompt_text);
+    str stops[64];
+    if (o->stop.n > COUNT(stops))
+        return error_set(err, ERR_USAGE, "--stop may be given %zu times at most", COUNT(stops));
+    for (size_t i = 0; i < o->stop.n; i++) stops[i] = str_of(o->stop.p[i]);
+    g.stops = stops;
+    g.n_stops = o->stop.n;
+    bool clamped;
+    int64_t wanted = o->given.max_tokens ? o->max_tokens : INT32_MAX;
+    if (!engine_clamp(e, prompt->n, wanted, !o->given.max_tokens, &g.max_tokens, &clamped, err)) return false;
+    gen *run = engine_submit(e, &g, err);
+    if (!run) return false;
+    atomic_store(&interrupted_gen, run);
+    struct sigaction act = {.sa_handler = on_interrupt}, old;
+    sigaction(SIGINT, &act, &old);
+    bool color = cli_color(), in_reasoning = false, ok = true;
+    for (gen_event ev; gen_next(run, &ev, -1);) {
+        print_event(&ev, color, &in_reasoning, reply);
+        if (ev.kind == GEN_DONE && ev.why == FINISH_ERROR) *err = ev.err, ok = false;
+        if (ev.kind == GEN_DONE) break;
+    }
+    if (in_reasoning && color) fputs("\x1b[0m", stdout);
+    putchar('\n');
+    sigaction(SIGINT, &old, NULL);
+    atomic_store(&interrupted_gen, NULL);
+    gen_stats_get(run, stats);
+    gen_free(run);
+    return ok;
+}
+
+void cli_show_stats(const gen_stats *s) {
+    double prefill = (double)s->prefill_ns / 1e9, decode = (double)s->decode_ns / 1e9;
+    int32_t computed = s->prompt_tokens - s->cached_tokens;
+    fprintf(stderr, "prompt %d tokens (%d cached), %.0f tok/s; reply %d tokens, %.1f tok/s\n", s->prompt_tokens,
+            s->cached_tokens, prefill > 0 ? computed / prefill : 0, s->generated_tokens,
+            decode > 0 ? (s->generated_tokens - 1) / decode : 0);
+}

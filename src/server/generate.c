@@ -1,0 +1,304 @@
+/* From a core request to generations in the engine, and from their events to frames: the part all surfaces share.
+ * Not here: field parsing (chat_request.c), the shape of answers (openai_*.c). */
+#include <stdio.h>
+#include "internal.h"
+
+enum {
+    OUT_HIGH = 64 << 10
+}; /* a stream with this much unsent takes no more events; the engine then pauses that generation */
+
+/* ---- settings: request > server flag > generation_config.json > built in (spec §2) ---------------------------------
+ */
+static double first_set(double request, double flag, double config, double builtin) {
+    if (!isnan(request)) return request;
+    if (!isnan(flag)) return flag;
+    return isnan(config) ? builtin : config;
+}
+
+/* In flags and generation_config 0 means off, in a request it keeps one token. */
+static float pick_top_p(const chat_request *r, double flag, double config) {
+    if (!isnan(r->top_p)) return (float)r->top_p;
+    double v = first_set(NAN, flag, config, 1);
+    return v <= 0 ? 1 : (float)v;
+}
+
+static int32_t pick_top_k(const chat_request *r, int32_t flag, int32_t config) {
+    if (r->top_k != INT_UNSET) return (int32_t)MAX(r->top_k, 0);
+    return MAX(flag >= 0 ? flag : config, 0);
+}
+
+/* A model's own temperature is meant for thinking; without, never hotter than the built-in. */
+static float pick_temperature(const chat_request *r, double flag, double config) {
+    double v = first_set(r->temperature, flag, config, 0.7);
+    bool ours = isnan(r->temperature) && isnan(flag);
+    return (float)(ours && r->enable_thinking < 0 ? MIN(v, 0.7) : v);
+}
+
+static sampling settings(const http_req *q, const chat_request *r, const engine *e, int choice) {
+    const server_opts *o = &q->s->o;
+    const gen_defaults *d = engine_defaults(e);
+    return (sampling){
+        .temperature = pick_temperature(r, o->temperature, d->temperature),
+        .top_p = pick_top_p(r, o->top_p, d->top_p),
+        .top_k = pick_top_k(r, o->top_k, d->top_k),
+        .min_p = (float)first_set(r->min_p, o->min_p, NAN, 0),
+        .repetition_penalty = (float)first_set(r->repetition_penalty, NAN, d->repetition_penalty, 0),
+        .repetition_window = (int32_t)r->repetition_window,
+        .presence_penalty = (float)r->presence_penalty,
+        .presence_window = (int32_t)r->presence_window,
+        .frequency_penalty = (float)r->frequency_penalty,
+        .frequency_window = (int32_t)r->frequency_window,
+        .bias_ids = r->bias_ids,
+        .bias = r->bias,
+        .n_bias = r->n_bias,
+        .has_seed = r->seed != INT_UNSET,
+        .seed = r->seed != INT_UNSET ? (uint64_t)r->seed + (uint64_t)choice : 0, /* choices of one request differ */
+    };
+}
+
+/* ---- the prompt -------------------------------------------------------------------------------------------------- */
+typedef struct prompt {
+    buf text, user;
+    ids id;
+    str tail; /* end of text that the template wrote; borrows text */
+} prompt;
+
+static void prompt_free(prompt *p) {
+    buf_free(&p->text);
+    buf_free(&p->user);
+    ids_free(&p->id);
+}
+
+/* Whether the reply starts inside a thinking block is for the template to say, never for a client's text. */
+static str trusted_tail(const prompt *p) {
+    size_t from = p->text.n;
+    while (from > 0 && p->text.n - from < 4096 && !(p->user.n == p->text.n && p->user.p[from - 1])) from--;
+    return str_slice(buf_view(&p->text), from, p->text.n);
+}
+
+static void drop_second_bos(ids *v, int32_t bos) {
+    if (v->n < 2 || bos < 0 || v->p[0] != bos || v->p[1] != bos) return;
+    memmove(v->p, v->p + 1, --v->n * sizeof *v->p);
+}
+
+static bool build_chat(http_req *q, chat_request *r, engine *e, prompt *p, error *err) {
+    const chat_template *t = engine_template(e);
+    if (!t) return error_set(err, ERR_INVALID, "this model has no chat template; use /v1/completions");
+    thinking_resolve(q, r);
+    render_opts o = {.messages = r->messages, .variables = r->variables, .add_generation_prompt = true};
+    if (!chat_template_render(t, &o, &p->text, &p->user, err)) {
+        error_prefix(err, "prompt build failed: ");
+        return false;
+    }
+    p->tail = trusted_tail(p);
+    return tokenizer_encode_marked(engine_tokenizer(e), buf_view(&p->text), (const uint8_t *)p->user.p, ENCODE_SPECIAL,
+                                   &p->id, err);
+}
+
+static bool build_prompt(http_req *q, chat_request *r, engine *e, prompt *p, error *err) {
+    const tokenizer *t = engine_tokenizer(e);
+    bool ok = r->surface == SURFACE_CHAT
+                  ? build_chat(q, r, e, p, err)
+                  : tokenizer_encode(t, r->prompt, ENCODE_SPECIAL | ENCODE_ADD_SPECIAL, &p->id, err);
+    if (!ok) return false;
+    drop_second_bos(&p->id, tokenizer_bos(t));
+    return p->id.n || error_set(err, ERR_INVALID, "the prompt has no tokens");
+}
+
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
+static bool admit_tokens(gen_run *run, const engine *e, size_t n_prompt, error *err) {
+    const chat_request *r = run->req;
+    const server_opts *o = &run->q->s->o;
+    int64_t want = r->max_completion_tokens != INT_UNSET && r->max_completion_tokens >= 0 ? r->max_completion_tokens
+                                                                                          : r->max_tokens;
+    bool explicit = want != INT_UNSET && want >= 0;
+    if (!explicit) want = o->max_tokens ? o->max_tokens : r->surface == SURFACE_CHAT ? 65536 : 512;
+    return engine_clamp(e, n_prompt, want, !explicit || o->fixed_context, &run->max_tokens, &run->clamped, err);
+}
+
+static void wake(void *q) {
+    http_wake(q);
+}
+
+static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
+    const chat_request *r = run->req;
+    for (int i = 0; i < run->n; i++) {
+        gen_opts o = {
+            .prompt = p->id.p,
+            .n_prompt = p->id.n,
+            .max_tokens = run->max_tokens,
+            .sample = settings(run->q, r, e, i),
+            .stops = r->stops,
+            .n_stops = r->n_stops,
+            .ignore_eos = r->ignore_eos,
+            .keep_special = r->keep_special,
+            .want_tokens = r->logprobs,
+            .logprobs = r->logprobs,
+            .top_logprobs = (int32_t)MAX(r->top_logprobs, 0),
+            .split_thinking =
+                r->surface == SURFACE_CHAT && str_has(chat_template_source(engine_template(e)), STR("<think>")),
+            .prompt_tail = p->tail,
+            .wake = wake,
+            .wake_arg = run->q,
+        };
+        choice *c = &run->choices[i];
+        *c = (choice){.run = run, .index = i};
+        if (!(c->g = engine_submit(e, &o, err))) return false;
+    }
+    return true;
+}
+
+static void make_id(char *out, size_t n, const char *prefix) {
+    uint64_t a = random_u64(), b = random_u64();
+    snprintf(out, n, "%s%08x-%04x-4%03x-%04x-%012llx", prefix, (unsigned)(a >> 32), (unsigned)(a >> 16) & 0xffff,
+             (unsigned)a & 0xfff, ((unsigned)(b >> 48) & 0x3fff) | 0x8000, (unsigned long long)b & 0xffffffffffffull);
+}
+
+static void warn_unknown(http_req *q, const chat_request *r) {
+    if (!r->unknown) return;
+    http_header_add(q, "Warning", arena_printf(q->a, "299 hearth \"unknown fields were ignored: %s\"", r->unknown));
+    log_warn("%s %.*s: unknown fields were ignored: %s", q->id, (int)q->path.n, q->path.p, r->unknown);
+}
+
+bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_prefix, error *err) {
+    engine *e = atomic_load(&q->s->e);
+    gen_run *run = arena_alloc(q->a, sizeof *run);
+    *run =
+        (gen_run){.q = q, .surface = f, .req = r, .tok = engine_tokenizer(e), .created = clock_unix(), .n = (int)r->n};
+    run->model = engine_model_id(e);
+    run->choices = arena_array(q->a, choice, r->n);
+    make_id(run->id, sizeof run->id, id_prefix);
+    prompt p = {0};
+    bool ok = build_prompt(q, r, e, &p, err) && admit_tokens(run, e, p.id.n, err) && submit(run, e, &p, err);
+    prompt_free(&p);
+    if (!ok) {
+        run_free(run);
+        return false;
+    }
+    warn_unknown(q, r);
+    watch_publish(q->s->watch, q, run);
+    return true;
+}
+
+void run_cancel(gen_run *r) {
+    for (int i = 0; i < r->n; i++) gen_cancel(r->choices[i].g);
+}
+
+void run_free(gen_run *r) {
+    if (!r) return;
+    for (int i = 0; i < r->n; i++) {
+        choice *c = &r->choices[i];
+        gen_free(c->g);
+        buf *owned[] = {&c->content,   &c->reasoning, &c->logprobs,  &c->lp_tokens,
+                        &c->lp_values, &c->lp_tops,   &c->lp_offsets};
+        for (size_t j = 0; j < COUNT(owned); j++) buf_free(owned[j]);
+    }
+    buf_free(&r->prefix);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+static void keepalive(gen_run *r) {
+    buf_printf(&r->q->out, ": keepalive %d/%d\n\n", r->progress_done, r->progress_total);
+}
+
+static void on_text(choice *c, str text, bool reasoning) {
+    gen_run *r = c->run;
+    if (r->req->stream)
+        r->surface->delta(r, c, text, reasoning, &r->q->out);
+    else
+        buf_str(reasoning ? &c->reasoning : &c->content, text);
+}
+
+static void on_done(choice *c, const gen_event *ev) {
+    gen_run *r = c->run;
+    c->done = true;
+    c->why = ev->why;
+    r->n_done++;
+    if (ev->why == FINISH_ERROR)
+        r->err = ev->err;
+    else if (ev->why == FINISH_CANCELLED)
+        error_set(&r->err, ERR_CANCELLED, "the request was cancelled");
+    else if (r->req->stream)
+        r->surface->choice_end(r, c, &r->q->out);
+}
+
+static void on_event(choice *c, const gen_event *ev) {
+    gen_run *r = c->run;
+    switch (ev->kind) {
+    case GEN_TEXT: on_text(c, ev->text, false); break;
+    case GEN_REASONING: on_text(c, ev->text, true); break;
+    case GEN_TOKEN:
+        if (r->req->logprobs) r->surface->token(r, c, ev);
+        break;
+    case GEN_PROGRESS:
+        r->progress_done = ev->done;
+        r->progress_total = ev->total;
+        if (r->req->stream) keepalive(r);
+        break;
+    case GEN_DONE: on_done(c, ev); break;
+    }
+}
+
+/* One failed choice ends the request: its siblings cannot be told apart from it by a client that reads the error. */
+static void finish_run(gen_run *r) {
+    r->finished = true;
+    if (r->err.code != ERR_NONE) {
+        r->failed = true;
+        run_cancel(r);
+        r->q->fail = error_describe(r->err.code)->name;
+        if (r->req->stream)
+            r->surface->error(r, &r->err, &r->q->out);
+        else
+            reply_error(r->q, &r->err);
+        return;
+    }
+    if (r->req->stream) {
+        r->surface->end(r, &r->q->out);
+        return;
+    }
+    buf b = {0};
+    r->surface->reply(r, &b);
+    reply_json(r->q, 200, &b);
+}
+
+bool run_pump(gen_run *r) {
+    if (r->finished) return true;
+    buf *out = &r->q->out;
+    if (out->n - r->q->out_at > OUT_HIGH) return false;
+    if (!r->started) {
+        r->started = true;
+        if (r->req->stream) r->surface->begin(r, out);
+    }
+    gen_event ev;
+    for (int i = 0; i < r->n && r->err.code == ERR_NONE; i++)
+        while (!r->choices[i].done && gen_next(r->choices[i].g, &ev, 0)) on_event(&r->choices[i], &ev);
+    if (atomic_exchange(&r->q->ping, false) && out->n == r->q->out_at && r->req->stream) keepalive(r);
+    if (r->n_done < r->n && r->err.code == ERR_NONE) return false;
+    finish_run(r);
+    return true;
+}
+
+/* ---- usage ------------------------------------------------------------------------------------------------------- */
+void run_usage(gen_run *r, buf *out) {
+    gen_stats all = {0}, one;
+    for (int i = 0; i < r->n; i++) {
+        gen_stats_get(r->choices[i].g, &one);
+        all.prompt_tokens = one.prompt_tokens; /* one prompt, however many choices */
+        all.cached_tokens = i ? MIN(all.cached_tokens, one.cached_tokens) : one.cached_tokens;
+        all.generated_tokens += one.generated_tokens;
+        all.reasoning_tokens += one.reasoning_tokens;
+        all.queued_ns = MAX(all.queued_ns, one.queued_ns);
+        all.prefill_ns = MAX(all.prefill_ns, one.prefill_ns);
+        all.decode_ns = MAX(all.decode_ns, one.decode_ns);
+    }
+    buf_printf(out, "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d", all.prompt_tokens,
+               all.generated_tokens, all.prompt_tokens + all.generated_tokens);
+    buf_printf(
+        out,
+        ",\"prompt_tokens_details\":{\"cached_tokens\":%d},\"completion_tokens_details\":{\"reasoning_tokens\":%d}",
+        all.cached_tokens, all.reasoning_tokens);
+    if (r->req->surface == SURFACE_CHAT) buf_puts(out, ",\"lane\":\"batched\"");
+    if (r->clamped) buf_puts(out, ",\"max_tokens_clamped\":true");
+    buf_printf(out, ",\"timings\":{\"queued_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f}}", all.queued_ns / 1e6,
+               all.prefill_ns / 1e6, all.decode_ns / 1e6);
+}

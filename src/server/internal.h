@@ -1,0 +1,238 @@
+/* server/internal.h: one request's way through the server, for the files of this folder.
+ *
+ * Threads: one of libmicrohttpd (accepts, reads, writes, pumps events of streams), a few workers (parse, render,
+ * tokenise, submit), one watcher (hang-ups, deadlines, keep-alive), and the engine's, which only ever calls http_wake.
+ * A request belongs to the MHD thread except between http_work and the worker's http_wake, when it is the worker's.
+ * Order of reading: routes.def, route.c, chat_request.c, generate.c, openai_chat.c. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include <microhttpd.h>
+#include "server.h"
+#include "../base/json.h"
+
+typedef struct http_req http_req;
+typedef struct conn conn;
+typedef struct gen_run gen_run;
+
+/* ---- routes (route.c, routes.def) -------------------------------------------------------------------------------- */
+enum {
+    ROUTE_OPEN = 1,   /* no API key asked */
+    ROUTE_WORK = 2,   /* runs on a worker with the whole body; otherwise on the MHD thread, at once */
+    ROUTE_MODEL = 4,  /* needs a loaded model: 503 before */
+    ROUTE_HIDDEN = 8, /* not listed by GET /v1 */
+    ROUTE_UNIX = 16,  /* only over the unix socket: 404 elsewhere */
+};
+typedef struct route {
+    const char *method, *pattern; /* a pattern that ends in "/\*" matches any rest, at least one byte */
+    void (*handler)(http_req *q); /* NULL: known, not built: 501 naming `feature` */
+    unsigned flags;
+    const char *feature;
+} route;
+/* The route of a request; NULL and *allow (a list of methods, in the arena) when only the method is wrong. */
+const route *route_find(str method, str path, str *rest, arena *a, const char **allow);
+const route *route_table(size_t *n);
+
+/* ---- a request (request.c) --------------------------------------------------------------------------------------- */
+typedef struct http_header {
+    const char *name, *value; /* borrow (arena) */
+} http_header;
+
+enum { HEADERS_MAX = 12 };
+enum { PHASE_RECEIVE, PHASE_WORK, PHASE_RUN, PHASE_REPLIED };
+/* State of the connection as wakers see it. WORKING: a worker owns the request and will wake it; SUSPENDED: MHD waits
+ * for MHD_resume_connection; ACTIVE: the MHD thread runs; NOTIFIED: it runs and must look again before it suspends. */
+enum { WAKE_WORKING, WAKE_ACTIVE, WAKE_SUSPENDED, WAKE_NOTIFIED };
+
+struct http_req {
+    server *s;                 /* borrows */
+    struct MHD_Connection *mc; /* borrows (MHD) */
+    conn *cn;                  /* borrows (watch) */
+    arena *a;                  /* owns; everything of the request's lifetime */
+    const route *route;
+    str method, path, rest; /* rest: what the route's * matched */
+    buf body;               /* owns */
+    int64_t body_left;      /* bytes announced; -1: unknown */
+    bool origin_ok;         /* Origin is present and allowed: CORS headers are sent */
+    bool drop_body, close_after;
+    atomic_int phase; /* PHASE_* */
+    atomic_int wake;
+    atomic_bool gone; /* the client left */
+    /* the reply */
+    int status;
+    const char *content_type;
+    const void *static_body; /* borrows; used instead of out when set */
+    size_t static_n;
+    http_header header[HEADERS_MAX];
+    int n_headers;
+    buf out; /* owns; whole reply, or what a stream has not sent yet from out_at on */
+    size_t out_at;
+    gen_run *run; /* owns; generations in progress */
+    /* for the access log */
+    char id[40];
+    const char *fail; /* name of the error code */
+    uint64_t t_start, t_body, t_ready, t_first;
+    size_t bytes_out;
+    atomic_ullong last_out_ns;
+    atomic_bool ping;
+};
+
+http_req *http_new(server *s, struct MHD_Connection *mc, conn *cn, const char *method, const char *path);
+void http_free(http_req *q);
+const char *http_get_header(const http_req *q, const char *name);       /* NULL when absent */
+void http_header_add(http_req *q, const char *name, const char *value); /* copies value */
+/* Set the reply; the first one counts. Bodies are copied or moved. */
+void reply_json(http_req *q, int status, buf *body); /* takes body's bytes */
+void reply_error(http_req *q, const error *e);
+void reply_status(http_req *q, int status);
+void reply_static(http_req *q, const char *content_type, const void *p, size_t n);
+/* {"error":{...}} in OpenAI's shape. */
+void error_json(buf *out, const error *e);
+/* From any thread: there is something to do. */
+void http_wake(http_req *q);
+/* Called by the MHD thread: false when something happened since, so look again; true: the connection sleeps now. */
+bool http_suspend(http_req *q);
+enum MHD_Result http_send(http_req *q); /* queues the reply */
+void http_log(http_req *q, enum MHD_RequestTerminationCode how);
+
+/* ---- who may ask what (guard.c) ---------------------------------------------------------------------------------- */
+/* Framing, Host, Origin and API key. False: the error is set, *close when the connection cannot be used further. */
+bool guard_framing(http_req *q, error *err);
+bool guard_host(http_req *q, error *err);
+bool guard_origin(http_req *q, error *err); /* also sets origin_ok */
+bool guard_key(http_req *q, error *err);
+
+/* ---- the core request, shared by all surfaces (chat_request.c, fields.def) -----------------------------------------
+ */
+enum { SURFACE_CHAT = 1, SURFACE_COMPLETIONS = 2 };
+enum { STOPS_MAX = 256, STOP_BYTES_MAX = 1024, CHOICES_MAX = 16, BIAS_MAX = 4096 };
+#define INT_UNSET INT64_MIN
+/* Numbers are NAN or INT_UNSET when absent. Everything borrows from the request's arena. */
+typedef struct chat_request {
+    unsigned surface;
+    const json *messages;  /* normalised */
+    const json *variables; /* for the template */
+    str prompt;            /* SURFACE_COMPLETIONS */
+    bool stream, include_usage, logprobs, ignore_eos, keep_special;
+    int64_t max_tokens, max_completion_tokens, top_k, seed, n, top_logprobs;
+    int64_t repetition_window, presence_window, frequency_window;
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    str *stops;
+    size_t n_stops;
+    int32_t *bias_ids;
+    float *bias;
+    size_t n_bias;
+    const json *template_kwargs;
+    str reasoning_effort;
+    int enable_thinking; /* resolved: 1, -1, 0 leave it to the template */
+    const char *unknown; /* list of unknown fields; NULL: none */
+} chat_request;
+/* Reads q->body. Unknown fields end in r->unknown, unsupported ones are ERR_INVALID. */
+bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err);
+/* Appends the table of fields to a buffer as Markdown: docs/http.md is checked against it. */
+bool messages_normalise(arena *a, const json *messages, const json **out, error *err);
+/* Sets enable_thinking and the template's variables (spec §3.3). */
+void thinking_resolve(http_req *q, chat_request *r);
+
+/* ---- running it (generate.c) ------------------------------------------------------------------------------------- */
+typedef struct choice {
+    gen *g;       /* owns */
+    gen_run *run; /* borrows */
+    int index;
+    buf content, reasoning;                        /* whole texts when not streaming */
+    buf logprobs;                                  /* JSON items not sent yet, comma separated */
+    buf lp_tokens, lp_values, lp_tops, lp_offsets; /* legacy completions */
+    size_t text_n;                                 /* bytes of text so far, for text_offset */
+    finish why;
+    bool done;
+} choice;
+
+typedef struct surface {
+    void (*begin)(gen_run *r, buf *out);                                      /* opening frames of a stream */
+    void (*delta)(gen_run *r, choice *c, str text, bool reasoning, buf *out); /* a piece of a stream */
+    void (*token)(gen_run *r, choice *c, const gen_event *ev);                /* log-probabilities of one token */
+    void (*choice_end)(gen_run *r, choice *c, buf *out);
+    void (*end)(gen_run *r, buf *out);                   /* closing frames */
+    void (*error)(gen_run *r, const error *e, buf *out); /* inside a stream */
+    void (*reply)(gen_run *r, buf *out);                 /* not a stream */
+} surface;
+
+struct gen_run {
+    http_req *q; /* borrows */
+    const surface *surface;
+    chat_request *req;    /* borrows (arena) */
+    const tokenizer *tok; /* borrows (engine) */
+    choice *choices;      /* [n] arena */
+    int n, n_done;
+    char id[48];
+    int64_t created;
+    const char *model;
+    buf prefix; /* start of every frame */
+    int32_t max_tokens;
+    bool clamped, started, finished, failed;
+    int32_t progress_done, progress_total;
+    error err;
+};
+/* Renders or takes the prompt, admits, submits n generations. */
+bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_prefix, error *err);
+/* Moves waiting events into q->out. True once the whole reply is there. */
+bool run_pump(gen_run *r);
+void run_cancel(gen_run *r); /* from any thread, with the request's lock held or owned */
+void run_free(gen_run *r);
+void run_usage(gen_run *r, buf *out);                           /* the usage object */
+void openai_stream_error(gen_run *r, const error *e, buf *out); /* openai_chat.c */
+
+/* ---- handlers ---------------------------------------------------------------------------------------------------- */
+#define ROUTE(method, pattern, handler, flags) void handler(http_req *q);
+#define ROUTE_LATER(method, pattern, feature)
+#include "routes.def"
+#undef ROUTE
+#undef ROUTE_LATER
+
+/* ---- connections (watch.c) --------------------------------------------------------------------------------------- */
+enum { CONN_IDLE, CONN_HEADERS, CONN_BODY, CONN_WORK, CONN_REPLY };
+struct conn {
+    int fd;
+    uint32_t serial;
+    int phase;
+    uint64_t deadline_ns;        /* 0: none */
+    atomic_ullong stalled_since; /* the client takes nothing from its stream; 0: it does */
+    bool nul_in_url, refused;
+    http_req *q; /* borrows; the request in progress */
+    conn *next, *prev;
+};
+typedef struct watch watch;
+watch *watch_new(server *s, error *err);
+void watch_free(watch *w);
+conn *watch_open(watch *w, int fd);
+void watch_close(watch *w, conn *c);
+void watch_phase(watch *w, conn *c, int phase, http_req *q); /* CONN_WORK arms the hang-up watch */
+void watch_body(watch *w, conn *c, size_t got);              /* moves the deadline of a body */
+void watch_refused(watch *w, conn *c);                       /* answered past MHD: little time is left */
+void watch_publish(watch *w, http_req *q, gen_run *run);     /* from here on a hang-up cancels run */
+void watch_cancel_all(watch *w);
+int watch_requests(watch *w); /* requests in progress */
+
+/* ---- the server (server.c) --------------------------------------------------------------------------------------- */
+typedef struct server_counts {
+    atomic_ullong requests, errors_4xx, errors_5xx, rejected, hangups, streams, bytes_out;
+    atomic_int connections, active;
+} server_counts;
+struct server {
+    server_opts o;
+    struct MHD_Daemon *daemon;
+    int listen_fd, port;
+    char *unix_path; /* owns */
+    _Atomic(engine *) e;
+    _Atomic(const char *) failed; /* why there will be no engine */
+    watch *watch;
+    server_counts n;
+    int64_t started_unix;
+    pthread_t worker[2];
+    pthread_mutex_t work_lock;
+    pthread_cond_t work_ready;
+    http_req **work; /* ring [work_cap]; owns the array */
+    size_t work_head, work_n, work_cap;
+    bool stopping;
+};
+bool server_healthy(server *s, error *err); /* ERR_UNAVAILABLE says why not */

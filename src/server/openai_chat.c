@@ -1,0 +1,144 @@
+/* POST /v1/chat/completions: OpenAI's chat shapes, whole and as a stream (spec/http-api.md §§3.4, 4). */
+#include "internal.h"
+
+static const char *finish_word(finish f) {
+    return f == FINISH_LENGTH ? "length" : "stop";
+}
+
+/* ---- log-probabilities ------------------------------------------------------------------------------------------- */
+/* A token as text and as the bytes it stands for; half a character shows as U+FFFD in the text and exactly in the
+ * bytes. */
+static void write_token(buf *out, const tokenizer *t, int32_t id, float logprob) {
+    buf b = {0};
+    tokenizer_bytes(t, id, &b);
+    buf_puts(out, "{\"token\":");
+    json_write_string(out, buf_view(&b));
+    buf_puts(out, ",\"logprob\":");
+    json_write_real(out, MAX((double)logprob, -9999.0)); /* OpenAI's stand-in for minus infinity */
+    buf_puts(out, ",\"bytes\":[");
+    for (size_t i = 0; i < b.n; i++) buf_printf(out, "%s%u", i ? "," : "", (unsigned char)b.p[i]);
+    buf_putc(out, ']');
+    buf_free(&b);
+}
+
+static void chat_token(gen_run *r, choice *c, const gen_event *ev) {
+    buf *b = &c->logprobs;
+    if (b->n) buf_putc(b, ',');
+    write_token(b, r->tok, ev->token, ev->logprob);
+    buf_puts(b, ",\"top_logprobs\":[");
+    for (int i = 0; i < ev->n_top; i++) {
+        if (i) buf_putc(b, ',');
+        write_token(b, r->tok, ev->top[i].id, ev->top[i].logprob);
+        buf_putc(b, '}');
+    }
+    buf_puts(b, "]}");
+}
+
+static void write_logprobs(choice *c, buf *out) {
+    if (!c->run->req->logprobs) return;
+    buf_puts(out, ",\"logprobs\":{\"content\":[");
+    buf_str(out, buf_view(&c->logprobs));
+    buf_puts(out, "],\"refusal\":null}");
+    c->logprobs.n = 0;
+}
+
+/* ---- stream ------------------------------------------------------------------------------------------------------ */
+static void frame_open(gen_run *r, const choice *c, buf *out) {
+    buf_str(out, buf_view(&r->prefix));
+    buf_printf(out, "%d,\"delta\":{", c->index);
+}
+
+static void frame_close(buf *out) {
+    buf_puts(out, ",\"finish_reason\":null}]}\n\n");
+}
+
+static void chat_begin(gen_run *r, buf *out) {
+    buf *p = &r->prefix;
+    buf_printf(p, "data: {\"id\":\"%s\",\"object\":\"chat.completion.chunk\",\"created\":%lld,\"model\":", r->id,
+               (long long)r->created);
+    json_write_string(p, str_of(r->model));
+    if (r->req->include_usage) buf_puts(p, ",\"usage\":null");
+    buf_puts(p, ",\"choices\":[{\"index\":");
+    for (int i = 0; i < r->n; i++) {
+        frame_open(r, &r->choices[i], out);
+        buf_puts(out, "\"role\":\"assistant\",\"content\":\"\"}");
+        frame_close(out);
+    }
+}
+
+static void chat_delta(gen_run *r, choice *c, str text, bool reasoning, buf *out) {
+    frame_open(r, c, out);
+    buf_puts(out, reasoning ? "\"reasoning\":" : "\"content\":");
+    json_write_string(out, text);
+    if (reasoning) { /* the name that half of the clients read */
+        buf_puts(out, ",\"reasoning_content\":");
+        json_write_string(out, text);
+    }
+    buf_putc(out, '}');
+    write_logprobs(c, out);
+    frame_close(out);
+}
+
+static void chat_choice_end(gen_run *r, choice *c, buf *out) {
+    if (c->logprobs.n) chat_delta(r, c, STR(""), false, out); /* of tokens whose text never came: a stop string's */
+    frame_open(r, c, out);
+    buf_printf(out, "},\"finish_reason\":\"%s\"}]", finish_word(c->why));
+    if (r->n_done == r->n && !r->req->include_usage) {
+        buf_puts(out, ",\"usage\":");
+        run_usage(r, out);
+    }
+    buf_puts(out, "}\n\n");
+}
+
+static void chat_end(gen_run *r, buf *out) {
+    if (r->req->include_usage) {
+        buf_printf(out, "data: {\"id\":\"%s\",\"object\":\"chat.completion.chunk\",\"created\":%lld,\"model\":", r->id,
+                   (long long)r->created);
+        json_write_string(out, str_of(r->model));
+        buf_puts(out, ",\"choices\":[],\"usage\":");
+        run_usage(r, out);
+        buf_puts(out, "}\n\n");
+    }
+    buf_puts(out, "data: [DONE]\n\n");
+}
+
+void openai_stream_error(gen_run *r, const error *e, buf *out) {
+    buf_puts(out, "data: ");
+    error_json(out, e);
+    buf_puts(out, "\n\n");
+}
+
+/* ---- whole ------------------------------------------------------------------------------------------------------- */
+static void chat_reply(gen_run *r, buf *out) {
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"chat.completion\",\"created\":%lld,\"model\":", r->id,
+               (long long)r->created);
+    json_write_string(out, str_of(r->model));
+    buf_puts(out, ",\"choices\":[");
+    for (int i = 0; i < r->n; i++) {
+        choice *c = &r->choices[i];
+        buf_printf(out, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "", i);
+        json_write_string(out, buf_view(&c->content));
+        if (c->reasoning.n) {
+            buf_puts(out, ",\"reasoning\":");
+            json_write_string(out, buf_view(&c->reasoning));
+            buf_puts(out, ",\"reasoning_content\":");
+            json_write_string(out, buf_view(&c->reasoning));
+        }
+        buf_putc(out, '}');
+        write_logprobs(c, out);
+        buf_printf(out, ",\"finish_reason\":\"%s\"}", finish_word(c->why));
+    }
+    buf_puts(out, "],\"usage\":");
+    run_usage(r, out);
+    buf_putc(out, '}');
+}
+
+static const surface chat_surface = {chat_begin, chat_delta,          chat_token, chat_choice_end,
+                                     chat_end,   openai_stream_error, chat_reply};
+
+void route_chat_completions(http_req *q) {
+    error e = {0};
+    chat_request *r = arena_alloc(q->a, sizeof *r);
+    if (!chat_request_read(q, SURFACE_CHAT, r, &e) || !run_start(q, r, &chat_surface, "chatcmpl-", &e))
+        reply_error(q, &e);
+}

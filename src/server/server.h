@@ -1,0 +1,48 @@
+/* server: HTTP over the engine. A listener may be up before its model is: /health then answers 503 and requests for the
+ * model are refused with 503 until server_set_engine. Not here: which model to load, flags and their files (cli/).
+ * Next: internal.h, then server.c. */
+#pragma once
+#include <math.h>
+#include "../base/base.h"
+#include "../engine/engine.h"
+
+typedef struct server server;
+
+/* Start from SERVER_OPTS_INIT. Lists are borrowed until server_stop. */
+typedef struct server_opts {
+    const char *host;            /* NULL: 127.0.0.1 */
+    int port;                    /* 0: any free one */
+    const char *unix_path;       /* a unix socket instead of host and port; a stale one is replaced */
+    const char *const *api_keys; /* [n_api_keys]; none: no key is asked for */
+    const char *const
+        *allowed_hosts; /* [n_allowed_hosts] Host names served besides loopback and the bind host; "*": any */
+    const char *const *allowed_origins; /* [n_allowed_origins] browser origins; none: loopback origins; "*": any */
+    size_t n_api_keys, n_allowed_hosts, n_allowed_origins;
+    size_t body_max;       /* bytes; 0: 64 MiB */
+    int connections_max;   /* 0: 2048 */
+    int header_timeout_ms; /* from the request line to the end of the headers; 0: 15 s */
+    int body_timeout_ms;   /* whole body, plus one second for each 64 KiB that came; 0: 30 s */
+    int idle_timeout_ms;   /* between requests of a connection; 0: 75 s */
+    int keepalive_ms;      /* a silent stream gets a comment; 0: 10 s */
+    int stall_ms;          /* a client that takes nothing from its stream for this long is dropped; 0: 20 s */
+    int watchdog_ms;       /* an engine that works and finishes no step for this long is reported as stuck; 0: 120 s */
+    /* What the server's flags say, between the request and generation_config.json: NAN, or -1 for top_k, is unset. */
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    int64_t max_tokens; /* 0: 65536 for chat, 512 for raw completions, cut to what fits */
+    int thinking;       /* 0 unset, 1 on, -1 off */
+    bool fixed_context; /* --context-length was given: an explicit max_tokens above it is cut rather than refused */
+} server_opts;
+#define SERVER_OPTS_INIT \
+    { .temperature = NAN, .top_p = NAN, .min_p = NAN, .top_k = -1 }
+
+/* Listens and serves from threads of its own. e may be NULL (see server_set_engine). ERR_IO (address in use ...),
+ * ERR_INVALID. */
+server *server_start(engine *e, const server_opts *o, error *err);
+/* Hands over the model once it is loaded; the engine must outlive the server. */
+void server_set_engine(server *s, engine *e);
+/* The model cannot be loaded: /health stays 503 and says why. */
+void server_set_failed(server *s, const char *why);
+int server_port(const server *s); /* the real one; 0 for a unix socket */
+/* Stops accepting, lets running requests end for at most drain_ms, cancels what is left, and frees everything. */
+void server_stop(server *s, int drain_ms);
