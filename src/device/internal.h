@@ -16,6 +16,8 @@ const block_reader *weight_block_reader(weight_format f);
 
 /* 2*E2M1 + 12 for each 4-bit float code: 0 ½ 1 1½ 2 3 4 6 and their negatives (OCP Microscaling, v1.0, 5.3.3). */
 extern const uint8_t weight_e2m1_code[16];
+/* ggml's 4-bit non-linear values, plus 128. */
+extern const uint8_t weight_iq4_code[16];
 enum { E2M1_BITS = 5, E2M1_ZERO = 12 };
 /* Half of the E8M0 scale 2^(e-127): the scale of doubled E2M1 values. 255 (NaN in OCP) reads as 2^127, as GGUF's
  * readers do. */

@@ -143,13 +143,12 @@ static inline void nibbles_lookup(const uint8_t *p, const uint8_t table[16], uin
     }
 }
 
-/* ggml's 4-bit non-linear values, plus 128. */
-static const uint8_t iq4_code[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+const uint8_t weight_iq4_code[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 
 /* d:f16 qs[16] */
 static void read_iq4_nl(const uint8_t *p, uint8_t *q, float *s, float *b) {
     s[0] = f16_at(p);
-    nibbles_lookup(p + 2, iq4_code, q);
+    nibbles_lookup(p + 2, weight_iq4_code, q);
 }
 
 /* d:f16 scales_h:u16 scales_l[4] (eight 6-bit numbers, offset 32) qs[128] */
@@ -159,7 +158,7 @@ static void read_iq4_xs(const uint8_t *p, uint8_t *q, float *s, float *b) {
     for (int g = 0; g < 8; g++) {
         int sc = (p[4 + g / 2] >> 4 * (g & 1) & 15) | (int)(high >> 2 * g & 3) << 4;
         s[g] = d * (float)(sc - 32);
-        nibbles_lookup(p + 8 + 16 * g, iq4_code, q + 32 * g);
+        nibbles_lookup(p + 8 + 16 * g, weight_iq4_code, q + 32 * g);
     }
 }
 

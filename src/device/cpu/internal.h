@@ -20,13 +20,17 @@ typedef struct rope_cache {
     float *cos_sin; /* [rows_max][2][n] as rope_angles says */
 } rope_cache;
 
+enum { CPU_LINEAR_CLASSES = 4 };
+
 typedef struct cpu_device {
     device base;      /* first: a device * is a cpu_device * */
     device_ops table; /* what base.op points to */
     cpu_level level;
-    void *scratch; /* owns: coded activations and per-worker temporaries, planned at open for rows_max and the widest
-                      weight seen */
+    /* Coded activations of matrix products (linear.c): owns; cpu_pack grows it to rows_max rows of the widest weight.
+     */
+    void *scratch;
     size_t scratch_bytes;
+    int32_t linear_widest[CPU_LINEAR_CLASSES]; /* n_in seen, for each way activations are coded; 0: none yet */
     rope_cache rope[ROPE_TABLES];
     int rope_next;  /* the entry to overwrite next */
     void *rope_mem; /* owns: pos and cos_sin of all entries */

@@ -1,0 +1,204 @@
+/* Matrix products on the CPU, the part all instruction levels share: coding the activations once, splitting panels over
+ * threads, writing results.
+ *
+ * Not here: the arithmetic (linear_ref.c defines it), the packed form (pack.c). Read linear.h first. */
+#include "linear.h"
+
+enum {
+    TASK_BYTES = 64 * 1024,      /* a task reads at least this much of the weights */
+    TASKS_PER_THREAD = 4,        /* so that a thread that was held up does not hold up the others */
+    BLOCK_BYTES = 1024 * 1024,   /* coded activations of a row block: half of a 2 MiB second-level cache */
+    CODE_ROWS = 8,               /* rows a coding task takes */
+    CODE_ALONE_ELEMS = 16 * 1024 /* fewer activations than this are coded by the caller: a fork-join costs more */
+};
+
+lin_class lin_class_of(const cpu_packed *w, numerics num) {
+    if (w->floats || num == NUM_F32) return LC_F32;
+    return w->group == 16 ? LC_16 : w->group == 32 ? LC_32 : LC_64;
+}
+
+lin_part lin_part_of(tensor y, const weight *w) {
+    return (lin_part){.w = w->packed, .bias = w->bias.p, .y = y.p, .y_stride = y.stride[0]};
+}
+
+/* ---- scratch: for each class x, then a, c and hl ------------------------------------------------------------------
+ */
+static int32_t chunks_of(int32_t n_in) {
+    return n_in / LIN_COLS + (n_in % LIN_COLS != 0);
+}
+static size_t x_row_bytes(lin_class class, int32_t n_chunks) {
+    return (size_t)n_chunks * LIN_COLS * (class == LC_F32 ? 4 : 2);
+}
+static size_t groups_of(lin_class class, int32_t n_chunks) {
+    return class == LC_F32 ? 0 : (size_t)(n_chunks * (LIN_COLS / lin_class_cols(class)));
+}
+static size_t class_bytes(lin_class class, int32_t n_in, int rows) {
+    int32_t n_chunks = chunks_of(n_in);
+    size_t row = x_row_bytes(class, n_chunks) + groups_of(class, n_chunks) * 3 * sizeof(float);
+    return ((size_t)rows * row + 63) / 64 * 64;
+}
+
+bool lin_scratch_grow(cpu_device *d, lin_class class, int32_t n_in, error *err) {
+    if (n_in <= d->linear_widest[class]) return true;
+    size_t bytes = 0;
+    for (int c = 0; c < CPU_LINEAR_CLASSES; c++)
+        bytes += class_bytes(c, c == (int)class ? n_in : d->linear_widest[c], d->base.rows_max);
+    void *p = mem_try(bytes, 64, err);
+    if (!p) return false;
+    mem_try_free(d->scratch, d->scratch_bytes);
+    d->scratch = p;
+    d->scratch_bytes = bytes;
+    d->linear_widest[class] = n_in;
+    return true;
+}
+
+/* ---- one call ------------------------------------------------------------------------------------------------------
+ */
+/* The coded form of x for one class; cut into row blocks that stay in cache while panels pass by. */
+typedef struct coded {
+    uint8_t *x; /* this and the next borrow the scratch */
+    float *abc;
+    int32_t n_chunks, block_rows;
+    size_t row_bytes, groups;
+} coded;
+
+typedef struct job {
+    const lin_kernels *k;
+    const float *x;
+    int64_t x_stride;
+    int32_t T, n_in, n_parts, n_panels, n_tasks, n_code_tasks;
+    bool one_plane;
+    lin_part part[LIN_PARTS];
+    lin_class class[LIN_PARTS];
+    bool used[CPU_LINEAR_CLASSES];
+    coded coded[CPU_LINEAR_CLASSES];
+} job;
+
+static void coded_plan(job *j, const cpu_device *d, lin_class class) {
+    uint8_t *base = d->scratch;
+    for (lin_class c = 0; c < class; c++) base += class_bytes(c, d->linear_widest[c], d->base.rows_max);
+    coded *o = &j->coded[class];
+    o->n_chunks = chunks_of(j->n_in);
+    o->row_bytes = x_row_bytes(class, o->n_chunks);
+    o->groups = groups_of(class, o->n_chunks);
+    int32_t fit = (int32_t)(BLOCK_BYTES / o->row_bytes) / 12 * 12;
+    o->block_rows = MIN(MAX(fit, 12), (int32_t)LIN_TILE);
+    o->x = base;
+    o->abc = (float *)(base + (size_t)d->base.rows_max * x_row_bytes(class, chunks_of(d->linear_widest[class])));
+}
+
+static lin_block block_of(const job *j, lin_class class, int32_t row) {
+    const coded *o = &j->coded[class];
+    int32_t first = row / o->block_rows * o->block_rows;
+    lin_block b = {
+        .n = MIN(o->block_rows, j->T - first), .n_chunks = o->n_chunks, .class = class, .one_plane = j->one_plane};
+    b.x = o->x + (size_t)first * o->row_bytes;
+    b.a = o->abc + (size_t)first * o->groups * 3;
+    b.c = b.a + (size_t)b.n * o->groups;
+    b.hl = (int32_t *)(b.c + (size_t)b.n * o->groups);
+    return b;
+}
+
+static void code_rows(void *arg, int task, int worker) {
+    const job *j = arg;
+    int32_t end = MIN((task + 1) * CODE_ROWS, j->T);
+    for (int c = 0; c < CPU_LINEAR_CLASSES; c++) {
+        if (!j->used[c]) continue;
+        for (int32_t t = task * CODE_ROWS; t < end; t++) {
+            lin_block b = block_of(j, c, t);
+            j->k->code(&b, t % j->coded[c].block_rows, j->x + t * j->x_stride, j->n_in);
+        }
+    }
+}
+
+static void store(const lin_part *part, int panel, int row, int n, const float *acc) {
+    int32_t from = panel * LIN_ROWS, cols = MIN((int32_t)LIN_ROWS, part->w->n_out - from);
+    for (int t = 0; t < n; t++, acc += LIN_ROWS) {
+        float *y = part->y + (row + t) * part->y_stride + from;
+        if (part->bias)
+            for (int i = 0; i < cols; i++) y[i] = acc[i] + part->bias[from + i];
+        else
+            memcpy(y, acc, (size_t)cols * sizeof *y);
+    }
+}
+
+/* A task is a range of the panels of all parts together: contiguous memory, so that a thread reads one stream. */
+static void panel_range(void *arg, int task, int worker) {
+    const job *j = arg;
+    int32_t from = (int32_t)((int64_t)j->n_panels * task / j->n_tasks);
+    int32_t to = (int32_t)((int64_t)j->n_panels * (task + 1) / j->n_tasks);
+    _Alignas(64) float acc[LIN_TILE * LIN_ROWS];
+    for (int p = 0, first = 0; p < j->n_parts; first += j->part[p++].w->n_panels) {
+        const lin_part *part = &j->part[p];
+        int32_t lo = MAX(from - first, 0), hi = MIN(to - first, part->w->n_panels);
+        for (int32_t row = 0; lo < hi && row < j->T; row += j->coded[j->class[p]].block_rows) {
+            lin_block b = block_of(j, j->class[p], row);
+            for (int32_t panel = lo; panel < hi; panel++) {
+                j->k->panel(part->w, lin_panel_of(part->w, part->expert, panel), &b, acc);
+                store(part, panel, row, b.n, acc);
+            }
+        }
+    }
+}
+
+void lin_run(device *d, const lin_kernels *k, const float *x, int64_t x_stride, int T, int n_parts,
+             const lin_part *part) {
+    job j = {.k = k, .x = x, .x_stride = x_stride, .T = T, .n_in = part->w->n_in, .n_parts = n_parts};
+    j.one_plane = d->num == NUM_INT8;
+    if (T > d->rows_max) {
+        error_set(&d->status, ERR_INTERNAL, "matrix product of %d rows; the device was opened for %d", T, d->rows_max);
+        return;
+    }
+    size_t bytes = 0;
+    for (int p = 0; p < n_parts; p++) {
+        j.part[p] = part[p];
+        j.class[p] = lin_class_of(part[p].w, d->num);
+        if (!j.used[j.class[p]]) coded_plan(&j, (cpu_device *)d, j.class[p]);
+        j.used[j.class[p]] = true;
+        j.n_panels += part[p].w->n_panels;
+        bytes += part[p].w->expert_bytes;
+    }
+    int n_code = (T + CODE_ROWS - 1) / CODE_ROWS;
+    if ((int64_t)T * j.n_in < CODE_ALONE_ELEMS)
+        for (int t = 0; t < n_code; t++) code_rows(&j, t, 0);
+    else
+        pool_run(d->threads, n_code, code_rows, &j);
+    int threads = pool_size(d->threads), most = threads == 1 ? 1 : threads * TASKS_PER_THREAD;
+    j.n_tasks = (int)MIN((size_t)most, MAX(bytes * (size_t)T / TASK_BYTES, (size_t)threads));
+    j.n_tasks = MIN(j.n_tasks, j.n_panels);
+    pool_run(d->threads, j.n_tasks, panel_range, &j);
+}
+
+/* ---- embedding ------------------------------------------------------------------------------------------------------
+ */
+typedef struct embed_job {
+    const lin_kernels *k;
+    tensor y;
+    const cpu_packed *w;
+    const int32_t *ids;
+    float scale;
+} embed_job;
+
+static void embed_row(void *arg, int t, int worker) {
+    const embed_job *j = arg;
+    const cpu_packed *w = j->w;
+    const uint8_t *panel = lin_panel_of(w, 0, j->ids[t] / LIN_ROWS);
+    float *y = tensor_row(j->y, t);
+    _Alignas(64) float f[LIN_COLS * LIN_ROWS];
+    for (int32_t c = 0; c < w->n_chunks; c++) {
+        j->k->chunk_f32(w, panel, c, f);
+        int32_t n = MIN((int32_t)LIN_COLS, w->n_in - c * LIN_COLS);
+        for (int32_t i = 0; i < n; i++) y[c * LIN_COLS + i] = j->scale * f[i * LIN_ROWS + j->ids[t] % LIN_ROWS];
+    }
+}
+
+void lin_embed(device *d, const lin_kernels *k, tensor y, const weight *table, const int32_t *ids, float scale) {
+    embed_job j = {.k = k, .y = y, .w = table->packed, .ids = ids, .scale = scale};
+    for (int32_t t = 0; t < y.dim[0]; t++)
+        if (ids[t] < 0 || ids[t] >= table->n_out) {
+            error_set(&d->status, ERR_INTERNAL, "token id %d at row %d; %s has %d rows", ids[t], t, table->name,
+                      table->n_out);
+            return;
+        }
+    pool_run(d->threads, y.dim[0], embed_row, &j);
+}
