@@ -83,7 +83,7 @@ void bind_tensor(binder *b, tensor *to, const char *name, int n, const int32_t *
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------ */
-static const stored_tensor *tensor_named(const model *m, const config *c, const char *module, const char *suffix) {
+static const stored_tensor *tensor_named(const config *c, const char *module, const char *suffix) {
     char name[256];
     int n = snprintf(name, sizeof name, "%s%s", module, suffix);
     return n < (int)sizeof name ? checkpoint_tensor(c->from, (str){name, (size_t)n}) : NULL;
@@ -95,7 +95,7 @@ static const char *stored_name(const model *m, const config *c, const char *name
     while (i + 1 < COUNT(layouts)) {
         char embedding[96];
         snprintf(embedding, sizeof embedding, "%sembed_tokens", layouts[i].body);
-        if (tensor_named(m, c, embedding, ".weight")) break;
+        if (tensor_named(c, embedding, ".weight")) break;
         i++;
     }
     if (str_starts(str_of(name), STR("model."))) return arena_printf(m->a, "%s%s", layouts[i].body, name + 6);
@@ -105,7 +105,7 @@ static const char *stored_name(const model *m, const config *c, const char *name
 void bind_head(binder *b, weight *to, const weight *tok, int32_t V, int32_t D) {
     const json *tie = json_get(b->c->text, "tie_word_embeddings");
     const char *stored = stored_name(b->m, b->c, "lm_head");
-    bool have = stored && tensor_named(b->m, b->c, stored, ".weight");
+    bool have = stored && tensor_named(b->c, stored, ".weight");
     b->m->tied = json_bool(tie, !have);
     bind_at(b, "%s", "");
     bind_weight(b, to, "lm_head", 2, (int32_t[]){V, D});
@@ -165,7 +165,7 @@ static bool find_weight(model *m, config *c, binding *b, map *used, error *err) 
     if (!shape_same(3, dim, b->n, b->dim)) return shape_error(c, b, b->stored, flat ? 2 : 3, flat ? dim + 1 : dim, err);
     static const char *const parts[] = {".weight", ".scales", ".biases"};
     for (size_t i = 0; i < COUNT(parts); i++) {
-        const stored_tensor *t = tensor_named(m, c, b->stored, parts[i]);
+        const stored_tensor *t = tensor_named(c, b->stored, parts[i]);
         if (t) map_set(used, t->name, 1);
     }
     size_t bytes = m->d->vt->packed_bytes(m->d, &b->src);
@@ -173,7 +173,7 @@ static bool find_weight(model *m, config *c, binding *b, map *used, error *err) 
     /* A step reads one row of an embedding table, unless the table is the output head too. */
     if (m->tied || !str_ends(str_of(b->name), STR("embed_tokens"))) m->info.decode_bytes += bytes;
     if (!b->biased) return true;
-    const stored_tensor *bias = tensor_named(m, c, b->stored, ".bias");
+    const stored_tensor *bias = tensor_named(c, b->stored, ".bias");
     binding shape = {.n = 1, .dim = {b->src.n_out}};
     if (!bias || !shape_same(bias->ndim, bias->dim, 1, shape.dim))
         return shape_error(c, &shape, arena_printf(m->a, "%s.bias", b->stored), bias ? bias->ndim : 0,
@@ -185,8 +185,8 @@ static bool find_weight(model *m, config *c, binding *b, map *used, error *err) 
 }
 
 static bool find_tensor(model *m, config *c, binding *b, map *used, error *err) {
-    const stored_tensor *t = tensor_named(m, c, b->stored, ".weight");
-    if (!t) t = tensor_named(m, c, b->stored, "");
+    const stored_tensor *t = tensor_named(c, b->stored, ".weight");
+    if (!t) t = tensor_named(c, b->stored, "");
     if (!t || !shape_same(t->ndim, t->dim, b->n, b->dim))
         return shape_error(c, b, b->stored, t ? t->ndim : 0, t ? t->dim : NULL, err);
     b->stored = arena_copy(m->a, t->name.p, t->name.n);
@@ -213,56 +213,63 @@ static void unused_warn(const model *m, const config *c, const map *used) {
 
 /* ---- "4-bit g64", "Q4_K", "mixed 4/8-bit" ---------------------------------------------------------------------- */
 typedef struct kind {
-    char label[24];
     weight_format format;
-    int32_t bits;
-    int64_t n;
+    int32_t bits, group; /* AFFINE; group 0: several */
+    int64_t n;           /* parameters */
 } kind;
 
 static void kind_count(kind *list, size_t *n, size_t cap, const weight_src *w, int64_t elements) {
-    kind k = {.format = w->format, .bits = w->format == WF_AFFINE ? w->bits : 0, .n = elements};
-    if (k.bits)
-        snprintf(k.label, sizeof k.label, "%d-bit g%d", w->bits, w->group);
-    else
-        snprintf(k.label, sizeof k.label, "%s", weight_format_name(w->format));
-    if (w->format <= WF_NVFP4)
-        for (char *p = k.label; *p; p++) *p = (char)tolower((unsigned char)*p);
+    bool affine = w->format == WF_AFFINE;
     size_t i = 0;
-    while (i < *n && strcmp(list[i].label, k.label)) i++;
-    if (i < *n)
-        list[i].n += elements;
-    else if (*n < cap)
-        list[(*n)++] = k;
+    while (i < *n && (list[i].format != w->format || (affine && list[i].bits != w->bits))) i++;
+    if (i == cap) return;
+    if (i == *n) list[(*n)++] = (kind){w->format, affine ? w->bits : 0, affine ? w->group : 0, 0};
+    list[i].n += elements;
+    if (list[i].group != w->group) list[i].group = 0;
+}
+
+static void kind_say(buf *to, const kind *k) {
+    size_t at = to->n;
+    if (k->bits)
+        buf_printf(to, "%d-bit", k->bits);
+    else
+        buf_puts(to, weight_format_name(k->format));
+    if (k->format <= WF_NVFP4) /* GGUF's own names are in capitals, the others are not */
+        for (; at < to->n; at++) to->p[at] = (char)tolower((unsigned char)to->p[at]);
+}
+
+static int by_share(const void *a, const void *b) {
+    int64_t x = ((const kind *)a)->n, y = ((const kind *)b)->n;
+    return x > y ? -1 : x < y;
 }
 
 /* The formats of the layers' matrices by their share of the parameters, the largest first; unquantised ones beside
  * quantised ones do not count, nor do the embedding and the head (converters give those more bits). */
 static void quantization_say(model *m) {
-    kind list[16];
+    kind list[WF_COUNT + 8];
     size_t n = 0, kept = 0;
+    bool quantised = false, affine = true;
     for (size_t i = 0; i < m->n_bindings; i++) {
         const binding *b = &m->bindings[i];
         if (b->w && str_starts(str_of(b->name), STR("model.layers.")))
             kind_count(list, &n, COUNT(list), &b->src, n_elements(b));
     }
-    bool quantised = false;
     for (size_t i = 0; i < n; i++) quantised |= list[i].format > WF_BF16;
     for (size_t i = 0; i < n; i++)
-        if (!quantised || list[i].format > WF_BF16) list[kept++] = list[i];
-    for (size_t i = 1; i < kept; i++)
-        for (size_t k = i; k && list[k].n > list[k - 1].n; k--) {
-            kind swap = list[k];
-            list[k] = list[k - 1];
-            list[k - 1] = swap;
-        }
-    size_t cap = sizeof m->info.quantization, at = 0;
-    bool affine = kept > 1;
-    for (size_t i = 0; i < kept; i++) affine &= list[i].bits > 0;
-    at += (size_t)snprintf(m->info.quantization, cap, "%s", kept > 1 ? "mixed " : "");
-    for (size_t i = 0; i < kept && at < cap; i++)
-        at += affine ? (size_t)snprintf(m->info.quantization + at, cap - at, "%s%d%s", i ? "/" : "", list[i].bits,
-                                        i + 1 == kept ? "-bit" : "")
-                     : (size_t)snprintf(m->info.quantization + at, cap - at, "%s%s", i ? "/" : "", list[i].label);
+        if (!quantised || list[i].format > WF_BF16) affine &= list[i].bits > 0, list[kept++] = list[i];
+    qsort(list, kept, sizeof *list, by_share);
+    buf text = {0};
+    if (kept > 1) buf_puts(&text, "mixed ");
+    for (size_t i = 0; i < kept; i++) {
+        if (i) buf_putc(&text, '/');
+        if (affine && i + 1 < kept)
+            buf_printf(&text, "%d", list[i].bits);
+        else
+            kind_say(&text, &list[i]);
+    }
+    if (kept == 1 && list[0].group) buf_printf(&text, " g%d", list[0].group);
+    snprintf(m->info.quantization, sizeof m->info.quantization, "%s", text.p ? text.p : "");
+    buf_free(&text);
 }
 
 /* ---- the two passes --------------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 
 /* What one kind of scaling works on. freq [n] holds theta^(-2i/dims) before and the kind's frequencies after. */
 typedef struct scaling {
+    model *m;
     config *c;
     const json *params; /* rope_parameters or rope_scaling */
     const rope_opts *o;
@@ -27,7 +28,9 @@ static double factor_of(scaling *s) {
 }
 
 static double context_original(scaling *s) {
-    double n = param(s, "original_max_position_embeddings", param(s, "max_position_embeddings", NEEDED));
+    bool own = json_is_number(json_get(s->params, "original_max_position_embeddings")) ||
+               json_is_number(config_get(s->c, "original_max_position_embeddings"));
+    double n = param(s, own ? "original_max_position_embeddings" : "max_position_embeddings", NEEDED);
     config_check(s->c, n >= 1, "original_max_position_embeddings is %g, allowed is 1 or more", n);
     return n;
 }
@@ -89,14 +92,15 @@ static void divide_by_list(scaling *s, const char *key) {
     }
 }
 
-/* Source: arXiv 2402.13753. */
+/* Source: arXiv 2402.13753. Which factors hold depends on the sequence's length; a model that was not told to be long
+ * stays within the original context. */
 static void rope_longrope(scaling *s) {
     double context = context_original(s);
-    double f = json_is_number(config_get(s->c, "original_max_position_embeddings"))
-                   ? param(s, "max_position_embeddings", NEEDED) / context
-                   : param(s, "factor", param(s, "max_position_embeddings", NEEDED) / context);
+    bool given = json_is_number(json_get(s->params, "factor"));
+    double f = given ? factor_of(s) : param(s, "max_position_embeddings", NEEDED) / context;
     divide_by_list(s, s->o->long_context ? "long_factor" : "short_factor");
     s->scale = param(s, "attention_factor", f <= 1 ? 1 : sqrt(1 + log(f) / log(context)));
+    if (!s->o->long_context && s->m->info.context_max > context) s->m->info.context_max = (int32_t)context;
 }
 
 /* Exponents over the whole head; only the first part of the pairs turns. */
@@ -144,7 +148,7 @@ void rope_make(model *m, config *c, rope_table *out, const rope_opts *o) {
     if (o->layer_type && json_is(json_get(params, o->layer_type), JSON_OBJECT))
         params = json_get(params, o->layer_type);
     if (!json_is(params, JSON_OBJECT)) params = config_get(c, "rope_scaling");
-    scaling s = {.c = c, .params = params, .o = o, .scale = 1};
+    scaling s = {.m = m, .c = c, .params = params, .o = o, .scale = 1};
     s.theta = param(&s, "rope_theta", o->theta > 0 ? o->theta : 10000);
     double partial = param(&s, "partial_rotary_factor", o->partial > 0 ? o->partial : 1);
     config_check(c, s.theta > 1, "rope_theta is %g, allowed is more than 1", s.theta);
