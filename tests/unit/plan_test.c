@@ -1,0 +1,148 @@
+/* The memory plan: what fits, what is capped, what is refused; limits of cgroups. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+#include "../../src/engine/internal.h"
+
+static plan_in base(void) {
+    return (plan_in){.budget = 1000000,
+                     .weights = 300000,
+                     .workspace = 50000,
+                     .scratch = 10000,
+                     .batch = 4,
+                     .chunk = 64,
+                     .context_max = 4096,
+                     .n_groups = 1,
+                     .page_bytes = {1000}};
+}
+static size_t total(const plan_in *in, const plan *p) {
+    size_t n = p->fixed_bytes;
+    for (int g = 0; g < in->n_groups; g++) n += (size_t)p->n_pages[g] * in->page_bytes[g];
+    return n;
+}
+
+static void everything_fits(void **state) {
+    plan_in in = base();
+    plan p;
+    error err = {0};
+    assert_true(plan_make(&p, &in, &err));
+    assert_int_equal(p.context, 4096);
+    assert_int_equal(p.n_pages[0], 4 * 64); /* the whole batch at full context, and no more */
+    assert_int_equal(p.fixed_bytes, 360000);
+    assert_int_equal(p.kv_bytes, 256000);
+}
+
+static void the_budget_is_never_passed_and_well_used(void **state) {
+    error err = {0};
+    for (size_t budget = 361000; budget < 700000; budget += 7919) {
+        for (int groups = 1; groups <= 2; groups++) {
+            plan_in in = base();
+            plan p;
+            in.budget = budget;
+            in.state = 500;
+            in.n_groups = groups;
+            in.window[1] = 300;
+            in.page_bytes[1] = 400;
+            error refused = {0};
+            if (!plan_make(&p, &in, &refused)) {
+                assert_int_equal(refused.code, ERR_MEMORY);
+                assert_true(budget < 380000);
+                continue;
+            }
+            assert_true(total(&in, &p) <= budget);
+            assert_int_equal(total(&in, &p), p.fixed_bytes + p.kv_bytes);
+            for (int g = 0; g < groups; g++) assert_true(p.n_pages[g] >= plan_pages(in.window[g], in.chunk, p.context));
+            if (p.context < 4096) { /* one position more would not fit */
+                size_t more = p.fixed_bytes;
+                for (int g = 0; g < groups; g++)
+                    more += (size_t)plan_pages(in.window[g], in.chunk, p.context + 1) * in.page_bytes[g];
+                assert_true(more > budget);
+            }
+        }
+    }
+    (void)err;
+}
+
+static void refusals_give_the_numbers(void **state) {
+    plan p;
+    plan_in in = base();
+    error err = {0};
+    in.budget = 200000;
+    assert_false(plan_make(&p, &in, &err));
+    assert_int_equal(err.code, ERR_MEMORY);
+    in.weights = SIZE_MAX - 5; /* sizes from a file: no overflow */
+    err = (error){0};
+    assert_false(plan_make(&p, &in, &err));
+    assert_int_equal(err.code, ERR_MEMORY);
+    in = base();
+    in.budget = 400000;
+    in.context = 4096;
+    err = (error){0};
+    assert_false(plan_make(&p, &in, &err));
+    assert_int_equal(err.code, ERR_MEMORY);
+    assert_non_null(strstr(err.msg, "4096"));
+    assert_non_null(strstr(err.msg, "2560")); /* 40 pages remain */
+    in.context = 2560;
+    err = (error){0};
+    assert_true(plan_make(&p, &in, &err));
+    assert_int_equal(p.context, 2560);
+    in.context = 5000;
+    err = (error){0};
+    assert_false(plan_make(&p, &in, &err));
+    assert_int_equal(err.code, ERR_INVALID);
+    assert_string_equal(err.param, "context_length");
+}
+
+static void write_file(const char *dir, const char *name, const char *text) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+static void make_dir(const char *dir, const char *name) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static void cgroup_limits(void **state) {
+    char root[] = "/tmp/hearth_plan_XXXXXX", proc[64], cmd[64];
+    assert_non_null(mkdtemp(root));
+    snprintf(proc, sizeof proc, "%s/self", root);
+    assert_int_equal(plan_memory_limit(proc, root, 777), 777); /* no such file: RAM */
+    write_file(root, "self", "0::/a/b\n");
+    make_dir(root, "a");
+    make_dir(root, "a/b");
+    write_file(root, "a/b/memory.max", "max\n");
+    assert_int_equal(plan_memory_limit(proc, root, 777), 777);
+    write_file(root, "a/memory.max", "500\n"); /* a parent's limit counts */
+    assert_int_equal(plan_memory_limit(proc, root, 777), 500);
+    write_file(root, "a/b/memory.max", "600\n");
+    assert_int_equal(plan_memory_limit(proc, root, 777), 500);
+    write_file(root, "memory.max", "400\n"); /* the root of a container */
+    assert_int_equal(plan_memory_limit(proc, root, 777), 400);
+    write_file(root, "self", "12:pids:/x\n7:cpu,memory:/ignored\n5:memory:/docker/1\n");
+    assert_int_equal(plan_memory_limit(proc, root, 777), 777);
+    make_dir(root, "memory");
+    write_file(root, "memory/memory.limit_in_bytes", "333\n"); /* v1, seen from inside a container */
+    assert_int_equal(plan_memory_limit(proc, root, 777), 333);
+    assert_int_equal(plan_memory_limit(proc, root, 100), 100);
+    snprintf(cmd, sizeof cmd, "rm -r %s", root);
+    assert_int_equal(system(cmd), 0);
+    assert_true(plan_default_budget() > 1 << 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_fits),
+        cmocka_unit_test(the_budget_is_never_passed_and_well_used),
+        cmocka_unit_test(refusals_give_the_numbers),
+        cmocka_unit_test(cgroup_limits),
+    };
+    return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}
