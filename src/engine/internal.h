@@ -87,8 +87,23 @@ size_t plan_memory_limit(const char *proc_cgroup, const char *cgroup_root,
 
 /* ---- sampler (sampler.c) ----------------------------------------------------------------------------------------- */
 enum { TOP_LOGPROBS_MAX = 20 };
+enum { ROW_BLOCK = 1024 /* floats that are summed in f32 before they are added in f64 */ };
+/* Passes over a row x [n] (sampler_row_body.h). */
+typedef struct row_ops {
+    bool (*max)(const float *x, int32_t n, float *max); /* false: a NaN or +inf is there, or nothing finite */
+    int32_t (*next)(const float *x, int32_t from, int32_t n,
+                    float least); /* the first from there on that is >= least; n: none */
+    double (*exp)(const float *x, int32_t n, float max, float inv_t,
+                  float *w); /* w = exp((x - max) inv_t), may be NULL; the sum */
+    int32_t (*gather)(const float *x, int32_t n, float least, float *value,
+                      int32_t *id);  /* those >= least, in order; how many */
+    double (*block)(const float *w); /* sum of w [ROW_BLOCK] as exp adds it */
+} row_ops;
+extern const row_ops row_ops_any, row_ops_avx2;
+
 /* Working memory of one worker for one row of logits; sized at open. */
 typedef struct sampler_scratch {
+    const row_ops *row; /* for this processor */
     int32_t vocab;
     float *weight;     /* [V] */
     float *value;      /* [V] logits of the candidates */

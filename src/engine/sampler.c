@@ -12,123 +12,12 @@
 #include <stdlib.h>
 #include "internal.h"
 
-typedef float v4 __attribute__((vector_size(16)));
-typedef int32_t i4 __attribute__((vector_size(16)));
-typedef int64_t l2 __attribute__((vector_size(16)));
-
 typedef struct pick {
     float value, mass;
     int32_t id;
 } pick;
 
-enum { BLOCK = 1024 /* floats that are summed in f32 before they are added in f64 */, SORT_BELOW = 24 };
-
-static inline v4 v4_load(const float *p) {
-    v4 v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-static inline v4 v4_all(float f) {
-    return (v4){f, f, f, f};
-}
-static inline v4 v4_choose(i4 mask, v4 a, v4 b) {
-    return (v4)((mask & (i4)a) | (~mask & (i4)b));
-}
-static inline bool i4_any(i4 m) {
-    l2 q = (l2)m;
-    return (q[0] | q[1]) != 0;
-}
-
-/* exp(x) for x <= 0, relative error below 2e-7; 0 below -87. Cody-Waite reduction by ln 2, degree-6 Taylor polynomial.
- */
-static inline v4 v4_exp(v4 x) {
-    const float round = 12582912.0f; /* 1.5 * 2^23: adding and subtracting it rounds to an integer */
-    i4 gone = x < v4_all(-87.0f);
-    x = v4_choose(gone, v4_all(-87.0f), x);
-    v4 n = (x * v4_all(1.44269504f) + v4_all(round)) - v4_all(round);
-    v4 r = x - n * v4_all(0.693359375f) - n * v4_all(-2.12194440e-4f);
-    v4 p = v4_all(1.0f / 720);
-    p = p * r + v4_all(1.0f / 120);
-    p = p * r + v4_all(1.0f / 24);
-    p = p * r + v4_all(1.0f / 6);
-    p = p * r + v4_all(0.5f);
-    p = p * r + v4_all(1.0f);
-    p = p * r + v4_all(1.0f);
-    i4 e = (__builtin_convertvector(n, i4) + 127) << 23;
-    return v4_choose(gone, v4_all(0), p * (v4)e);
-}
-
-/* The largest logit. False when one is NaN or +inf, or none is finite. */
-static bool row_max(const float *x, int32_t n, float *max) {
-    v4 m = v4_all(-INFINITY), m2 = m;
-    i4 bad = {0};
-    int32_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        v4 a = v4_load(x + i), b = v4_load(x + i + 4);
-        bad |= (a != a) | (b != b);
-        m = v4_choose(a > m, a, m);
-        m2 = v4_choose(b > m2, b, m2);
-    }
-    bool nan = i4_any(bad);
-    float best = -INFINITY;
-    for (int k = 0; k < 4; k++) best = fmaxf(best, fmaxf(m[k], m2[k]));
-    for (; i < n; i++) {
-        nan |= x[i] != x[i];
-        best = fmaxf(best, x[i]);
-    }
-    *max = best;
-    return !nan && best > -INFINITY && best < INFINITY;
-}
-
-static int32_t row_find(const float *x, int32_t n, float value) {
-    int32_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        if (i4_any(v4_load(x + i) == v4_all(value))) break;
-    while (i < n - 1 && x[i] != value) i++;
-    return i;
-}
-
-/* w[i] = exp((x[i] - max) * inv_t), and their sum. w may be NULL. */
-static double row_exp(const float *x, int32_t n, float max, float inv_t, float *w) {
-    double total = 0;
-    for (int32_t at = 0; at < n; at += BLOCK) {
-        int32_t end = MIN(at + BLOCK, n), i = at;
-        v4 sum = {0};
-        for (; i + 4 <= end; i += 4) {
-            v4 e = v4_exp((v4_load(x + i) - v4_all(max)) * v4_all(inv_t));
-            if (w) memcpy(w + i, &e, sizeof e);
-            sum += e;
-        }
-        if (i < end) {
-            float rest[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-            memcpy(rest, x + i, (size_t)(end - i) * sizeof *rest);
-            v4 e = v4_exp((v4_load(rest) - v4_all(max)) * v4_all(inv_t));
-            if (w) memcpy(w + i, &e, (size_t)(end - i) * sizeof *w);
-            sum += e;
-        }
-        total += (double)((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    }
-    return total;
-}
-
-/* Candidates x >= least, by ascending id. */
-static int32_t row_gather(const float *x, int32_t n, float least, sampler_scratch *w) {
-    int32_t found = 0, i = 0;
-    for (; i + 4 <= n; i += 4) {
-        if (!i4_any(v4_load(x + i) >= v4_all(least))) continue;
-        for (int32_t k = i; k < i + 4; k++) {
-            if (!(x[k] >= least)) continue;
-            w->value[found] = x[k];
-            w->id[found++] = k;
-        }
-    }
-    for (; i < n; i++) {
-        if (!(x[i] >= least)) continue;
-        w->value[found] = x[i];
-        w->id[found++] = i;
-    }
-    return found;
-}
+enum { SORT_BELOW = 24 };
 
 /* ---- bias and penalties ------------------------------------------------------------------------------------------ */
 typedef struct window {
@@ -239,12 +128,13 @@ static int32_t candidates_cut(const sampler_in *in, sampler_scratch *w, float ma
     for (float depth = 8;; depth *= 2) {
         float least = depth > 64 ? -FLT_MAX : max - depth;
         bool all = least <= floor_min_p || depth > 64;
-        n = row_gather(in->logits, w->vocab, MAX(least, floor_min_p), w);
-        if (all || n >= n_max || (mass_max < INFINITY && row_exp(w->value, n, max, 1, NULL) >= mass_max * (1 + 1e-6)))
+        n = w->row->gather(in->logits, w->vocab, MAX(least, floor_min_p), w->value, w->id);
+        if (all || n >= n_max ||
+            (mass_max < INFINITY && w->row->exp(w->value, n, max, 1, NULL) >= mass_max * (1 + 1e-6)))
             break;
     }
     if (n <= 1 || (n <= n_max && mass_max == INFINITY)) return n;
-    if (mass_max < INFINITY) row_exp(w->value, n, max, 1, w->weight);
+    if (mass_max < INFINITY) w->row->exp(w->value, n, max, 1, w->weight);
     for (int32_t i = 0; i < n; i++) w->pick[i] = (pick){w->value[i], mass_max < INFINITY ? w->weight[i] : 0, w->id[i]};
     pick last = prefix_last(w->pick, n, n_max, mass_max);
     int32_t kept = 0;
@@ -271,16 +161,10 @@ static double draw_uniform(uint64_t seed, uint64_t step) {
 }
 
 /* Index into weight [n] where the running sum passes u * total; whole blocks are stepped over first. */
-static int32_t draw_index(const float *weight, int32_t n, double total, double u) {
-    double left = u * total;
+static int32_t draw_index(const row_ops *row, const float *weight, int32_t n, double total, double u) {
+    double left = u * total, block;
     int32_t at = 0, last = 0;
-    for (; at + BLOCK <= n; at += BLOCK) {
-        v4 sum = {0};
-        for (int32_t i = at; i < at + BLOCK; i += 4) sum += v4_load(weight + i);
-        double block = (double)((sum[0] + sum[1]) + (sum[2] + sum[3]));
-        if (left < block) break;
-        left -= block;
-    }
+    for (; at + ROW_BLOCK <= n && left >= (block = row->block(weight + at)); at += ROW_BLOCK) left -= block;
     for (int32_t i = at; i < n; i++) {
         if (weight[i] <= 0) continue;
         last = i;
@@ -301,24 +185,19 @@ static int32_t draw(const sampler_in *in, sampler_scratch *w, float max, double 
         n = candidates_cut(in, w, max, z);
         value = w->value;
     }
-    double total = row_exp(value, n, max, inv_t, w->weight);
-    int32_t i = draw_index(w->weight, n, total, draw_uniform(in->seed, in->step));
+    double total = w->row->exp(value, n, max, inv_t, w->weight);
+    int32_t i = draw_index(w->row, w->weight, n, total, draw_uniform(in->seed, in->step));
     return filtered ? w->id[i] : i;
 }
 
-static int32_t top_select(const float *x, int32_t n, int32_t n_top, token_prob *top) {
+static int32_t top_select(const row_ops *row, const float *x, int32_t n, int32_t n_top, token_prob *top) {
     int32_t have = 0;
-    for (int32_t i = 0; i < n;) {
-        if (have == n_top && i + 4 <= n && !i4_any(v4_load(x + i) > v4_all(top[have - 1].logprob))) {
-            i += 4;
-            continue;
-        }
-        for (int32_t end = MIN(i + 4, n); i < end; i++) {
-            if (have == n_top && !(x[i] > top[have - 1].logprob)) continue;
-            int32_t at = have < n_top ? have++ : have - 1;
-            for (; at > 0 && x[i] > top[at - 1].logprob; at--) top[at] = top[at - 1];
-            top[at] = (token_prob){i, x[i]};
-        }
+    float least = -INFINITY; /* what a token must reach to come in; equals come in by lowest id */
+    for (int32_t i = 0; (i = row->next(x, i, n, least)) < n; i++) {
+        int32_t at = have < n_top ? have++ : have - 1;
+        for (; at > 0 && x[i] > top[at - 1].logprob; at--) top[at] = top[at - 1];
+        top[at] = (token_prob){i, x[i]};
+        if (have == n_top) least = nextafterf(top[have - 1].logprob, INFINITY);
     }
     return have;
 }
@@ -327,16 +206,17 @@ bool sampler_pick(const sampler_in *in, sampler_scratch *w, sampler_out *out) {
     const sampling *s = in->s;
     float max;
     penalise(in, w);
-    if (!row_max(in->logits, w->vocab, &max)) return false;
+    if (!w->row->max(in->logits, w->vocab, &max)) return false;
     const bool greedy = s->temperature == 0 || s->top_p == 0 || s->top_k == 1;
-    double z = in->logprobs || (!greedy && s->top_p < 1) ? row_exp(in->logits, w->vocab, max, 1, NULL) : 0;
-    out->token = greedy ? row_find(in->logits, w->vocab, max) : draw(in, w, max, z);
+    double z = in->logprobs || (!greedy && s->top_p < 1) ? w->row->exp(in->logits, w->vocab, max, 1, NULL) : 0;
+    out->token = greedy ? w->row->next(in->logits, 0, w->vocab, max) : draw(in, w, max, z);
     out->n_top = 0;
     out->logprob = 0;
     if (!in->logprobs) return true;
     const double lse = (double)max + log(z);
     out->logprob = (float)((double)in->logits[out->token] - lse);
-    if (in->n_top > 0) out->n_top = top_select(in->logits, w->vocab, MIN(in->n_top, TOP_LOGPROBS_MAX), out->top);
+    if (in->n_top > 0)
+        out->n_top = top_select(w->row, in->logits, w->vocab, MIN(in->n_top, TOP_LOGPROBS_MAX), out->top);
     for (int32_t i = 0; i < out->n_top; i++) out->top[i].logprob = (float)((double)out->top[i].logprob - lse);
     return true;
 }
@@ -384,7 +264,8 @@ size_t sampler_scratch_bytes(int32_t vocab) {
 
 bool sampler_scratch_init(sampler_scratch *w, int32_t vocab, error *err) {
     const size_t n = ((size_t)vocab + 15) & ~(size_t)15;
-    *w = (sampler_scratch){.vocab = vocab, .bytes = sampler_scratch_bytes(vocab)};
+    const row_ops *row = __builtin_cpu_supports("avx2") ? &row_ops_avx2 : &row_ops_any;
+    *w = (sampler_scratch){.row = row, .vocab = vocab, .bytes = sampler_scratch_bytes(vocab)};
     w->block = mem_try(w->bytes, 64, err);
     if (!w->block) return false;
     uint8_t *at = w->block;

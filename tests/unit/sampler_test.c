@@ -281,6 +281,28 @@ static void odd_rows(void **state) {
     }
 }
 
+static void levels_give_the_same_bits(void **state) {
+    if (!__builtin_cpu_supports("avx2")) skip();
+    enum { V = 5003 };
+    open_vocab(V);
+    float x[V], a[V], b[V];
+    for (int round = 0; round < 20; round++) {
+        const int n = V - 7 * round;
+        float ma, mb;
+        for (int i = 0; i < n; i++) x[i] = i % 91 == 5 ? -INFINITY : 9 * random_normal();
+        assert_true(row_ops_any.max(x, n, &ma) && row_ops_avx2.max(x, n, &mb) && ma == mb);
+        double za = row_ops_any.exp(x, n, ma, 0.7f, a), zb = row_ops_avx2.exp(x, n, mb, 0.7f, b);
+        assert_memory_equal(&za, &zb, sizeof za);
+        assert_memory_equal(a, b, sizeof *a * (size_t)n);
+        for (int i = 0; i < n; i++)
+            assert_true(fabs((double)a[i] - exp(((double)x[i] - (double)ma) * (double)0.7f)) < 1e-6);
+        assert_int_equal(row_ops_any.next(x, 3, n, ma - 2), row_ops_avx2.next(x, 3, n, mb - 2));
+        assert_int_equal(row_ops_any.gather(x, n, ma - 9, a, scratch.id),
+                         row_ops_avx2.gather(x, n, mb - 9, b, scratch.id));
+    }
+    close_vocab();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(filters_keep_the_right_tokens),
@@ -290,6 +312,7 @@ int main(void) {
         cmocka_unit_test(penalties_change_the_row),
         cmocka_unit_test(logprobs_are_those_after_penalties),
         cmocka_unit_test(odd_rows),
+        cmocka_unit_test(levels_give_the_same_bits),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
 }
