@@ -93,11 +93,11 @@ static void kv_append(device *d, kv_cache *kv, int layer, tensor k, tensor v, co
 #define GEMM(name, type, load)                                                                                        \
     V_INL void name##_tile(const int R, const int P, const float *a, int lda, const type *b, int ldb, float *c,       \
                            int ldc, int k, bool zero) {                                                               \
-        vf acc[R][P];                                                                                                 \
+        vf acc[6][4];                                                                                                 \
         UNROLL for (int r = 0; r < R; r++) UNROLL for (int p = 0; p < P; p++) acc[r][p] =                             \
             zero ? v_zero() : v_load(c + (int64_t)r * ldc + 16 * p);                                                  \
         for (int i = 0; i < k; i++) {                                                                                 \
-            vf w[P];                                                                                                  \
+            vf w[4];                                                                                                  \
             UNROLL for (int p = 0; p < P; p++) w[p] = load(b + (int64_t)i * ldb + 16 * p);                            \
             UNROLL for (int r = 0; r < R; r++) {                                                                      \
                 vf x = v_set1(a[(int64_t)r * lda + i]);                                                               \
