@@ -109,9 +109,16 @@ static void seq_run(device *d, kv_cache *kv, const attn_case *c, seq_data *s, in
 static double kept(float x, dtype t) { /* as the cache keeps it */
     return t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : t == DT_BF16 ? bf16_to_f32(f32_to_bf16(x)) : x;
 }
+static float *rounded(const float *x, int n, dtype t) {
+    float *y = malloc(sizeof *y * (size_t)n);
+    for (int i = 0; i < n; i++) y[i] = (float)kept(x[i], t);
+    return y;
+}
 static void check_double(const attn_case *c, const seq_data *s) {
     int qh = c->heads * c->ratio;
     double *p = malloc(sizeof *p * (size_t)c->n), worst = 0;
+    float *key = rounded(s->k, c->n * c->heads * c->kw, c->type),
+          *value = rounded(s->v, c->n * c->heads * c->vw, c->type);
     for (int t = 0; t < c->n; t++)
         for (int h = 0; h < qh; h++) {
             int kh = h / c->ratio, lo = c->window ? MAX(0, t - c->window + 1) : 0;
@@ -119,8 +126,7 @@ static void check_double(const attn_case *c, const seq_data *s) {
             for (int i = lo; i <= t; i++) {
                 double dot = 0;
                 for (int e = 0; e < c->kw; e++)
-                    dot +=
-                        (double)s->q[(t * qh + h) * c->kw + e] * kept(s->k[(i * c->heads + kh) * c->kw + e], c->type);
+                    dot += (double)s->q[(t * qh + h) * c->kw + e] * key[(i * c->heads + kh) * c->kw + e];
                 dot *= 1 / sqrtf((float)c->kw);
                 p[i] = c->softcap ? c->softcap * tanh(dot / c->softcap) : dot;
                 top = fmax(top, p[i]);
@@ -129,11 +135,11 @@ static void check_double(const attn_case *c, const seq_data *s) {
             if (c->sinks) sum += exp(s->sinks[h] - top);
             for (int e = 0; e < c->vw; e++) {
                 double y = 0;
-                for (int i = lo; i <= t; i++) y += p[i] * kept(s->v[(i * c->heads + kh) * c->vw + e], c->type);
+                for (int i = lo; i <= t; i++) y += p[i] * value[(i * c->heads + kh) * c->vw + e];
                 worst = fmax(worst, fabs(y / sum - s->o[(t * qh + h) * c->vw + e]));
             }
         }
-    free(p);
+    free(p), free(key), free(value);
     if (!(worst <= c->bound)) fail_msg("%s: error %g, bound %g", c->name, worst, c->bound);
 }
 

@@ -119,20 +119,23 @@ static void kv_append(device *d, kv_cache *kv, int layer, tensor k, tensor v, co
     static void name(int rows, int cols, const float *a, int lda, const void *b_, int ldb, float *c, int ldc, int k,  \
                      bool zero) {                                                                                     \
         const type *b = b_;                                                                                           \
-        for (; rows >= 6; rows -= 6, a += 6 * (int64_t)lda, c += 6 * (int64_t)ldc)                                    \
-            name##_rows(6, cols, a, lda, b, ldb, c, ldc, k, zero);                                                    \
-        switch (rows) {                                                                                               \
-        case 5: name##_rows(5, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
-        case 4: name##_rows(4, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
-        case 3: name##_rows(3, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
-        case 2: name##_rows(2, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
-        case 1: name##_rows(1, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                         \
+        for (int left = rows, n; left > 0; left -= n, a += n * (int64_t)lda, c += n * (int64_t)ldc) {                 \
+            n = (left + (left + 5) / 6 - 1) / ((left + 5) / 6); /* passes of nearly equal size, at most 6 */          \
+            switch (n) {                                                                                              \
+            case 6: name##_rows(6, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                     \
+            case 5: name##_rows(5, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                     \
+            case 4: name##_rows(4, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                     \
+            case 3: name##_rows(3, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                     \
+            case 2: name##_rows(2, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                     \
+            case 1: name##_rows(1, cols, a, lda, b, ldb, c, ldc, k, zero); break;                                     \
+            }                                                                                                         \
         }                                                                                                             \
     }
 GEMM(gemm_f32, float, v_load)
 GEMM(gemm_f16, uint16_t, v_load_f16)
 GEMM(gemm_bf16, uint16_t, v_load_bf16)
 #undef GEMM
+enum { WIDE_ROWS = 12 };
 typedef void gemm_fn(int rows, int cols, const float *a, int lda, const void *b, int ldb, float *c, int ldc, int k,
                      bool zero);
 
@@ -249,7 +252,7 @@ static void attend_chunk(const attend_job *j, const attend_tile *t, const attend
     int kw = lay->dim.k_width, vp = lay->v_pad;
     dtype type = j->kv->type;
     gemm_fn *gemm = type == DT_F16 ? gemm_f16 : type == DT_BF16 ? gemm_bf16 : gemm_f32;
-    bool wide = type != DT_F32 && t->n > 6; /* several passes over the page: widen it once */
+    bool wide = type != DT_F32 && t->n > WIDE_ROWS; /* several passes over the page: widen it once */
     if (wide) gemm = gemm_f32;
     for (int r = 0; r < t->n; r++) m[r] = -FLT_MAX;
     memset(l, 0, sizeof *l * (size_t)t->n);
