@@ -207,6 +207,13 @@ static bool box_swap(gen *g, int timeout_ms) {
     return any;
 }
 
+bool gen_peek(const gen *g, gen_event_kind *kind) {
+    const event_box *b = &g->box[!g->filling];
+    if (g->read >= b->n) return false;
+    *kind = b->ev[g->read].kind;
+    return true;
+}
+
 bool gen_next(gen *g, gen_event *ev, int timeout_ms) {
     if (g->ended) return false;
     const event_box *b = &g->box[!g->filling]; /* only this thread changes `filling` */

@@ -212,6 +212,8 @@ void gen_progress(gen *g, int32_t done, int32_t total);
 void gen_finish(gen *g, finish why, int32_t stop_index,
                 const error *err); /* queues DONE, lets go, drops the engine's reference */
 void gen_wake(gen *g);
+bool gen_peek(const gen *g,
+              gen_event_kind *kind); /* reader's side: the next event, if it came together with the last */
 
 /* ---- the engine (engine.c, scheduler.c) -------------------------------------------------------------------------- */
 /* What engine_open puts together; owned by the engine afterwards. Tests bring their own. */

@@ -406,7 +406,7 @@ static void step_run(engine *e) {
         pthread_mutex_lock(&e->mu);
         e->stats.failed = true;
         pthread_mutex_unlock(&e->mu);
-        error_prefix(&err, "the model failed");
+        error_prefix(&err, "the model failed: ");
         err.code = ERR_UNAVAILABLE;
         finish_all(e, FINISH_ERROR, &err);
         return;
