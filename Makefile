@@ -1,4 +1,4 @@
-# hearth's build. `./dev build` calls it; targets: all (default), lib, tests, fuzz, clean.
+# hearth's build. `./dev build` calls it; targets: all (default), lib, tests, fuzz, benches, install (PREFIX, DESTDIR), clean.
 # A file's suffix decides its flags: *_avx2.c *_avx512.c *_amx.c. Folders are wildcards: a new file needs no line here.
 # SAN=asan|tsan|fuzz builds into build-asan, build-tsan, build-fuzz with the sanitizer (fuzz: clang); everything else is the same.
 SAN ?=
@@ -15,7 +15,7 @@ SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recov
 OPT := $(if $(SAN),-O1,-O2)
 # -ffp-contract=off: the compiler must not fuse what ref writes as two roundings (docs/numerics.md).
 CFLAGS := -std=gnu17 $(OPT) -g -Wall -Wextra -Werror -Wno-unused-parameter -fPIC -fvisibility=hidden -ffp-contract=off \
-          -fno-math-errno -pthread -MMD -MP -Iinclude -D_GNU_SOURCE -DHEARTH_VERSION='"$(VERSION)"' $(SANFLAGS_$(SAN)) $(EXTRA_CFLAGS)
+          -fno-math-errno -Wno-psabi -pthread -MMD -MP -Iinclude -D_GNU_SOURCE -DHEARTH_VERSION='"$(VERSION)"' $(SANFLAGS_$(SAN)) $(EXTRA_CFLAGS)
 ISA_avx2   := -mavx2 -mfma -mf16c
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
 ISA_amx    := $(ISA_avx512) -mamx-tile -mamx-int8 -mavx512vbmi
@@ -32,9 +32,9 @@ WEB_FILES := $(wildcard web/*)
 LIB_LIBS := -lpcre2-8 -lutf8proc -lxxhash -lm -pthread
 BIN_LIBS := $(LIB_LIBS) -lmicrohttpd -lcurl -lsqlite3 -lcrypto -lzip -ledit
 
-.PHONY: all lib tests fuzz benches clean
+.PHONY: all lib tests fuzz benches install clean
 .SECONDARY:
-all: $(BUILD)/libhearth.a $(BUILD)/libhearth.so $(if $(wildcard src/cli/main.c),$(BUILD)/hearth)
+all: $(BUILD)/libhearth.a $(BUILD)/libhearth.so $(BUILD)/hearth.pc $(if $(wildcard src/cli/main.c),$(BUILD)/hearth)
 lib: $(BUILD)/libhearth.a
 
 $(BUILD)/%.o: %.c Makefile VERSION
@@ -47,6 +47,26 @@ $(BUILD)/libhearth.a: $(LIB_OBJ)
 $(BUILD)/libhearth.so: $(LIB_OBJ)
 	$(CC) -shared $(SANFLAGS_$(SAN)) -Wl,-soname,libhearth.so.0 -o $@ $^ $(LIB_LIBS)
 	@ln -sf libhearth.so $(BUILD)/libhearth.so.0
+
+# pkg-config: build/hearth.pc describes the library in this tree, the installed one that under PREFIX.
+pc = printf '%s\n' 'Name: hearth' 'Description: run language models on your own machine' 'Version: $(VERSION)' \
+     'Cflags: -I$1' 'Libs: -L$2 -lhearth' 'Libs.private: $(LIB_LIBS)'
+$(BUILD)/hearth.pc: Makefile VERSION
+	@mkdir -p $(@D)
+	@$(call pc,$(abspath include),$(abspath $(BUILD))) > $@
+
+PREFIX ?= /usr/local
+DEST = $(DESTDIR)$(PREFIX)
+SO = libhearth.so.$(VERSION)
+install: all
+	install -d $(DEST)/bin $(DEST)/include $(DEST)/lib/pkgconfig
+	[ ! -e $(BUILD)/hearth ] || install -m 755 $(BUILD)/hearth $(DEST)/bin
+	install -m 644 include/hearth.h $(DEST)/include
+	install -m 644 $(BUILD)/libhearth.a $(DEST)/lib
+	install -m 755 $(BUILD)/libhearth.so $(DEST)/lib/$(SO)
+	ln -sf $(SO) $(DEST)/lib/libhearth.so.0
+	ln -sf $(SO) $(DEST)/lib/libhearth.so
+	@$(call pc,$(PREFIX)/include,$(PREFIX)/lib) > $(DEST)/lib/pkgconfig/hearth.pc
 
 # The page's files, embedded: one symbol pair a file, listed in a table (src/server/web.h).
 $(BUILD)/web_files.S: $(WEB_FILES) tools/embed.sh

@@ -212,7 +212,9 @@ int hearth_gen_start(hearth_model *m, const int32_t *ids, size_t n, const hearth
         return fail(&err);
     }
     str *stops = mem_alloc((o.n_stops + 1) * sizeof *stops);
-    for (size_t i = 0; i < o.n_stops; i++) stops[i] = str_of(o.stops[i]);
+    size_t n_stops = 0;
+    for (size_t i = 0; i < o.n_stops; i++)
+        if (o.stops[i] && *o.stops[i]) stops[n_stops++] = str_of(o.stops[i]);
     buf tail = {0};
     if (o.split_thinking) prompt_tail(m->e, ids, n, &tail);
     gen_opts go = {.prompt = ids,
@@ -231,7 +233,7 @@ int hearth_gen_start(hearth_model *m, const int32_t *ids, size_t n, const hearth
                               .has_seed = o.has_seed,
                               .seed = o.seed},
                    .stops = stops,
-                   .n_stops = o.n_stops,
+                   .n_stops = n_stops,
                    .ignore_eos = o.ignore_eos,
                    .want_tokens = true,
                    .logprobs = o.top_logprobs >= 0,

@@ -4,8 +4,6 @@
 #include <math.h>
 #include "internal.h"
 
-#pragma GCC diagnostic ignored "-Wpsabi" /* 32-byte vectors are passed between inlined functions only */
-
 typedef float v8 __attribute__((vector_size(32)));
 typedef int32_t i8 __attribute__((vector_size(32)));
 typedef int64_t l4 __attribute__((vector_size(32)));
