@@ -195,6 +195,8 @@ static const struct {
     {"mistral-q4", "mistral-q4/golden.bin", true, true, 5e-4},
     {"mistral-q4", "mistral-q4/definition.bin", false, true, 5e-4},
     {"mistral_swa-q4", "mistral_swa-q4/golden.bin", false, true, 5e-4},
+    {"llama-odd80", "llama-odd80/golden.bin", false, false, 5e-4},
+    {"llama-odd96", "llama-odd96/golden.bin", false, true, 5e-4},
 };
 
 static void golden_f32(void **state) {
