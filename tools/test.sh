@@ -80,6 +80,7 @@ part_full() {
     HEARTH_SHARED="$(realpath "$1")"
     export HEARTH_SHARED
     step "build" make -s -j"$jobs" all tests
+    run_cmocka unit/checkpoint_shared_test build/tests/unit/checkpoint_shared_test
     run_pytest "pytest tests/parity (full)" tests/parity
 }
 

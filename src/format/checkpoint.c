@@ -190,6 +190,11 @@ static checkpoint *checkpoint_finish(checkpoint *c, bool ok, error *err) {
 
 checkpoint *checkpoint_open(const char *path, error *err) {
     bool dir = dir_exists(path);
+    if (!dir && str_ends(str_of(path), STR(".safetensors"))) {
+        error_set(err, ERR_FORMAT, "%s: a safetensors model is its directory (with config.json), not one of its files",
+                  path);
+        return NULL;
+    }
     checkpoint *c = checkpoint_new(dir ? CHECKPOINT_SAFETENSORS : CHECKPOINT_GGUF, path);
     return checkpoint_finish(c, dir ? directory_open(c, err) : file_map_and_parse(c, path, err), err);
 }

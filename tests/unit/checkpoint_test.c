@@ -220,6 +220,9 @@ static void incomplete_directories_are_refused(void **state) {
     shard_write(dir, "model.safetensors", &(safetensors_out){"x", DT_F32, 1, {6}, f32_values}, 1);
     shard_write(dir, "model2.safetensors", &(safetensors_out){"x", DT_F32, 1, {6}, f32_values}, 1);
     directory_fails(dir, ERR_FORMAT, "tensor x at byte");
+    char *file = path_join(dir, "model.safetensors");
+    directory_fails(file, ERR_FORMAT, "is its directory");
+    free(file);
     text_write(dir, "model2.safetensors", "short");
     directory_fails(dir, ERR_FORMAT, "model2.safetensors: 5 bytes");
     dir_remove(dir);
