@@ -78,11 +78,16 @@ $(BUILD)/web_files.o: $(BUILD)/web_files.S
 $(BUILD)/hearth: $(BIN_OBJ) $(BUILD)/web_files.o $(BUILD)/libhearth.a
 	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(BIN_LIBS)
 
+# The server over a scripted engine, for tests/api and tests/web.
+FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/api/*.c src/server/*.c)) $(BUILD)/web_files.o
+$(BUILD)/tests/fake_server: $(FAKE_OBJ) $(BUILD)/libhearth.a
+	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(LIB_LIBS) -lmicrohttpd -lcrypto
+
 # tests/unit/x_test.c and tests/op/x_test.c are one program each (cmocka).
 TEST_SRC := $(wildcard tests/unit/*_test.c) $(wildcard tests/op/*_test.c)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_HELP := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TEST_SRC),$(wildcard tests/unit/*.c) $(wildcard tests/op/*.c)))
-tests: $(TEST_BIN)
+tests: $(TEST_BIN) $(if $(wildcard src/text/output.c),$(BUILD)/tests/fake_server)
 $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(TEST_HELP) $(BUILD)/libhearth.a
 	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(LIB_LIBS) -lcmocka
 
@@ -101,4 +106,4 @@ $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libhearth.a
 clean:
 	rm -rf build build-*
 
--include $(LIB_OBJ:.o=.d) $(BIN_OBJ:.o=.d) $(TEST_BIN:=.d)
+-include $(LIB_OBJ:.o=.d) $(BIN_OBJ:.o=.d) $(FAKE_OBJ:.o=.d) $(TEST_BIN:=.d)

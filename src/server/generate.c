@@ -243,7 +243,6 @@ static void on_event(choice *c, const gen_event *ev) {
 static void finish_run(gen_run *r) {
     r->finished = true;
     if (r->err.code != ERR_NONE) {
-        r->failed = true;
         run_cancel(r);
         r->q->fail = error_describe(r->err.code)->name;
         if (r->req->stream)

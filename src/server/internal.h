@@ -72,7 +72,7 @@ struct http_req {
     char id[40];
     const char *fail; /* name of the error code */
     uint64_t t_start, t_body, t_ready, t_first;
-    size_t bytes_out;
+    size_t bytes_in, bytes_out;
     atomic_ullong last_out_ns;
     atomic_bool ping;
 };
@@ -169,7 +169,7 @@ struct gen_run {
     const char *model;
     buf prefix; /* start of every frame */
     int32_t max_tokens;
-    bool clamped, started, finished, failed;
+    bool clamped, started, finished;
     int32_t progress_done, progress_total;
     error err;
 };

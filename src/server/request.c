@@ -140,7 +140,7 @@ static ssize_t stream_read(void *arg, uint64_t pos, char *p, size_t max) {
             if (!q->t_first) q->t_first = clock_ns();
             return (ssize_t)n;
         }
-        if (done) return q->run->failed ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
+        if (done) return MHD_CONTENT_READER_END_OF_STREAM; /* after an error event too: a torn stream would hide it */
         if (http_suspend(q)) return 0;
     }
 }
@@ -222,7 +222,7 @@ void http_log(http_req *q, enum MHD_RequestTerminationCode how) {
     buf_puts(&b, ",\"path\":");
     json_write_string(&b, q->path);
     buf_printf(&b, ",\"status\":%d,\"client_left\":%s,\"bytes_in\":%zu,\"bytes_out\":%zu", q->status ? q->status : 499,
-               left ? "true" : "false", q->body.n, q->bytes_out);
+               left ? "true" : "false", q->bytes_in, q->bytes_out);
     if (q->fail) buf_printf(&b, ",\"error\":\"%s\"", q->fail);
     buf_printf(&b, ",\"receive_ms\":%.3f,\"prepare_ms\":%.3f", ms(q->t_start, q->t_body), ms(q->t_body, q->t_ready));
     if (q->t_first) buf_printf(&b, ",\"first_byte_ms\":%.3f", ms(q->t_start, q->t_first));

@@ -171,6 +171,7 @@ static enum MHD_Result receive_head(http_req *q) {
 }
 
 static void receive_body(http_req *q, const char *p, size_t n) {
+    q->bytes_in += n;
     watch_body(q->s->watch, q->cn, q->cn->refused ? 0 : n);
     if (q->drop_body) return;
     if (q->body.n + n > q->s->o.body_max) {

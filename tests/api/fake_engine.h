@@ -1,0 +1,10 @@
+/* tests/api/fake_engine.h: what a test may ask of the scripted engine. */
+#pragma once
+#include "../../src/engine/engine.h"
+typedef struct fake_opts {
+    int queue_max;            /* running generations before ERR_QUEUE_FULL; 0: plenty */
+    int context;              /* 0: 8192 */
+    float config_temperature; /* as if from generation_config.json; NAN: none */
+    bool failed;
+} fake_opts;
+engine *fake_engine_open(const fake_opts *o, error *err);
