@@ -3,11 +3,10 @@
  *
  * A prompt with "script:" followed by a JSON object is obeyed:
  *   text        the reply                       think/…      tags in it are split as usual
- *   echo        "prompt" | "sampling": reply with the rendered prompt ("(" for "<"), or with the settings the engine was given
- *   delay_ms    between tokens                  first_ms     before the first
- *   prefill     [total, chunk, ms]: progress events        endless  repeats text until max_tokens
- *   fail        message; the generation fails after fail_at tokens
- * Without a script the reply is "You said: " and the last line of the prompt's text. */
+ *   echo        "prompt" | "sampling": reply with the rendered prompt ("(" for "<"), or with the settings the engine
+ * was given delay_ms    between tokens                  first_ms     before the first prefill     [total, chunk, ms]:
+ * progress events        endless  repeats text until max_tokens fail        message; the generation fails after fail_at
+ * tokens Without a script the reply is "You said: " and the last line of the prompt's text. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -133,7 +132,8 @@ static void read_script(gen *g, const json *j, str prompt) {
     buf text = {0};
     str echo = json_str(json_get(j, "echo"), (str){0});
     if (str_is(echo, "prompt"))
-        for (size_t i = 0; i < prompt.n; i++) buf_putc(&text, prompt.p[i] == '<' ? '(' : prompt.p[i]); /* no tags to split */
+        for (size_t i = 0; i < prompt.n; i++)
+            buf_putc(&text, prompt.p[i] == '<' ? '(' : prompt.p[i]); /* no tags to split */
     else if (str_is(echo, "sampling"))
         write_sampling(&text, &g->o);
     else

@@ -66,9 +66,9 @@ int main(int argc, char **argv) {
     engine *e = fake_engine_open(&o.f, &err);
     server *s = e ? server_start(o.load_ms || o.fail_load ? NULL : e, &o.s, &err) : NULL;
     if (!s) return fprintf(stderr, "%s\n", err.msg), 1;
+    if (o.fail_load) server_set_failed(s, o.fail_load);
     printf("port %d\n", server_port(s));
     fflush(stdout);
-    if (o.fail_load) server_set_failed(s, o.fail_load);
     if (o.load_ms) {
         usleep((unsigned)o.load_ms * 1000);
         server_set_engine(s, e);
