@@ -8,6 +8,7 @@ enum {
     TASK_BYTES = 64 * 1024,      /* a task reads at least this much of the weights */
     TASKS_PER_THREAD = 4,        /* so that a thread that was held up does not hold up the others */
     BLOCK_BYTES = 1024 * 1024,   /* coded activations of a row block: half of a 2 MiB second-level cache */
+    STREAM_ROWS = 64,            /* from so many rows on, results need not stay in cache */
     CODE_ROWS = 8,               /* rows a coding task takes */
     CODE_ALONE_ELEMS = 16 * 1024 /* fewer activations than this are coded by the caller: a fork-join costs more */
 };
@@ -81,8 +82,9 @@ static void coded_plan(job *j, const cpu_device *d, lin_class class) {
     o->n_chunks = chunks_of(j->n_in);
     o->row_bytes = x_row_bytes(class, o->n_chunks);
     o->groups = groups_of(class, o->n_chunks);
-    int32_t fit = (int32_t)(BLOCK_BYTES / o->row_bytes) / 12 * 12;
-    o->block_rows = MIN(MAX(fit, 12), (int32_t)LIN_TILE);
+    int32_t fit = MIN(MAX((int32_t)(BLOCK_BYTES / o->row_bytes), 12), (int32_t)LIN_TILE),
+            n_blocks = (j->T + fit - 1) / fit;
+    o->block_rows = (j->T + 12 * n_blocks - 1) / (12 * n_blocks) * 12; /* blocks of like size, whole register tiles */
     o->x = base;
     o->abc = (float *)(base + (size_t)d->base.rows_max * x_row_bytes(class, chunks_of(d->linear_widest[class])));
 }
@@ -111,15 +113,22 @@ static void code_rows(void *arg, int task, int worker) {
     }
 }
 
-static void store(const lin_part *part, int panel, int row, int n, const float *acc) {
+/* Results of many rows go past the caches: lines of distant rows fall into the same few sets, and fetching them to be
+ * overwritten takes a tenth of the time. */
+static bool streamed(const job *j, const lin_part *part, int panel) {
+    bool aligned = (((uintptr_t)part->y | (uintptr_t)part->y_stride * sizeof(float)) & 31) == 0;
+    return j->k->stream && j->T >= STREAM_ROWS && aligned && !part->bias && (panel + 1) * LIN_ROWS <= part->w->n_out;
+}
+
+static void store(const job *j, const lin_part *part, int panel, int row, int n, const float *acc) {
     int32_t from = panel * LIN_ROWS, cols = MIN((int32_t)LIN_ROWS, part->w->n_out - from);
-    for (int t = 0; t < n; t++, acc += LIN_ROWS) {
-        float *y = part->y + (row + t) * part->y_stride + from;
-        if (part->bias)
-            for (int i = 0; i < cols; i++) y[i] = acc[i] + part->bias[from + i];
-        else
-            memcpy(y, acc, (size_t)cols * sizeof *y);
+    float *y = part->y + row * part->y_stride + from;
+    if (streamed(j, part, panel)) {
+        j->k->stream(acc, n, y, part->y_stride);
+        return;
     }
+    for (int t = 0; t < n; t++, acc += LIN_ROWS, y += part->y_stride)
+        for (int i = 0; i < cols; i++) y[i] = part->bias ? acc[i] + part->bias[from + i] : acc[i];
 }
 
 /* A task is a range of the panels of all parts together: contiguous memory, so that a thread reads one stream. */
@@ -127,15 +136,16 @@ static void panel_range(void *arg, int task, int worker) {
     const job *j = arg;
     int32_t from = (int32_t)((int64_t)j->n_panels * task / j->n_tasks);
     int32_t to = (int32_t)((int64_t)j->n_panels * (task + 1) / j->n_tasks);
-    _Alignas(64) float acc[LIN_TILE * LIN_ROWS];
+    _Alignas(64) float acc[LIN_PANELS * LIN_TILE * LIN_ROWS];
     for (int p = 0, first = 0; p < j->n_parts; first += j->part[p++].w->n_panels) {
         const lin_part *part = &j->part[p];
         int32_t lo = MAX(from - first, 0), hi = MIN(to - first, part->w->n_panels);
         for (int32_t row = 0; lo < hi && row < j->T; row += j->coded[j->class[p]].block_rows) {
             lin_block b = block_of(j, j->class[p], row);
-            for (int32_t panel = lo; panel < hi; panel++) {
-                j->k->panel(part->w, lin_panel_of(part->w, part->expert, panel), &b, acc);
-                store(part, panel, row, b.n, acc);
+            for (int32_t panel = lo, n; panel < hi; panel += n) {
+                n = MIN(hi - panel, (int32_t)LIN_PANELS);
+                j->k->panels(part->w, lin_panel_of(part->w, part->expert, panel), n, &b, acc);
+                for (int32_t i = 0; i < n; i++) store(j, part, panel + i, row, b.n, acc + i * b.n * LIN_ROWS);
             }
         }
     }

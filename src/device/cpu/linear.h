@@ -12,8 +12,8 @@ enum {
     LIN_ROWS = 16,
     LIN_COLS = 64,
     LIN_STEPS = 16,
-    LIN_GROUPS = 4 /* most in a chunk */,
-    LIN_TILE = 96 /* most rows of a block */
+    LIN_TILE = 96, /* most activation rows of a block; with LIN_PANELS: a chunk's activations and sums stay in 48 KiB */
+    LIN_PANELS = 2 /* panels computed together, so that activations are fetched half as often */
 };
 
 /* How scales (and offsets) are kept: the narrowest form that holds the source's values exactly. */
@@ -71,8 +71,11 @@ typedef struct lin_block {
 typedef struct lin_kernels {
     /* Codes row r of a block from x [n_in]; columns up to the last chunk's end count as 0. */
     void (*code)(const lin_block *b, int r, const float *x, int n_in);
-    /* acc [n][16] = products of the block's rows with one panel, without bias. */
-    void (*panel)(const cpu_packed *w, const uint8_t *panel, const lin_block *b, float *acc);
+    /* acc [n_panels][n][16] = products of the block's rows with 1..LIN_PANELS neighbouring panels, without bias. */
+    void (*panels)(const cpu_packed *w, const uint8_t *panel, int n_panels, const lin_block *b, float *acc);
+    /* y [n][16] (row stride in floats, 32-byte aligned) = acc, past the caches and fenced. NULL: the level has no such
+     * store. */
+    void (*stream)(const float *acc, int n, float *y, int64_t stride);
     /* One chunk as f32 [64][16], with the roundings of weight_row_f32. */
     void (*chunk_f32)(const cpu_packed *w, const uint8_t *panel, int chunk, float *out);
 } lin_kernels;

@@ -310,7 +310,19 @@ static void panel_avx2(const cpu_packed *w, const uint8_t *panel, const lin_bloc
     }
 }
 
-static const lin_kernels kernels = {code, panel_avx2, chunk_f32};
+static void panels(const cpu_packed *w, const uint8_t *panel, int n_panels, const lin_block *b, float *acc) {
+    for (int i = 0; i < n_panels; i++) panel_avx2(w, panel + (size_t)i * w->panel_bytes, b, acc + i * b->n * LIN_ROWS);
+}
+
+static void stream(const float *acc, int n, float *y, int64_t stride) {
+    for (int t = 0; t < n; t++, acc += LIN_ROWS, y += stride) {
+        _mm256_stream_ps(y, _mm256_loadu_ps(acc));
+        _mm256_stream_ps(y + 8, _mm256_loadu_ps(acc + 8));
+    }
+    _mm_sfence();
+}
+
+static const lin_kernels kernels = {code, panels, stream, chunk_f32};
 LIN_OPS(kernels)
 void cpu_linear_install_avx2(device_ops *op) {
     install_ops(op);

@@ -146,14 +146,15 @@ INL __m512 scale_read(lin_scale kind, const uint8_t *p, int i) {
     }
 }
 
-INL void scales_read(const cpu_packed *w, const uint8_t *panel, int g, __m512 *s, __m512 *b) {
+/* Returns where they lie. */
+INL const uint8_t *scales_read(const cpu_packed *w, const uint8_t *panel, int g, __m512 *s, __m512 *b) {
     const uint8_t *p = panel + w->scales_at;
     *b = _mm512_setzero_ps();
     if (w->scale != LS_SUPER) {
         p += (size_t)g * w->group_bytes;
         *s = scale_read(w->scale, p, 0);
         if (w->offset) *b = scale_read(w->scale, p, 1);
-        return;
+        return p;
     }
     int per = 256 / w->group;
     size_t halves = LIN_ROWS * 2 * (w->offset ? 2 : 1);
@@ -161,9 +162,10 @@ INL void scales_read(const cpu_packed *w, const uint8_t *panel, int g, __m512 *s
     const uint8_t *sc = p + halves + (size_t)(g % per) * w->group_bytes;
     *s = _mm512_mul_ps(scale_read(LS_F16, p, 0),
                        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)sc))));
-    if (!w->offset) return;
+    if (!w->offset) return sc;
     __m512 m = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)sc + 1)));
     *b = _mm512_xor_ps(_mm512_mul_ps(scale_read(LS_F16, p, 1), m), _mm512_set1_ps(-0.0f));
+    return sc;
 }
 
 static void chunk_floats(const cpu_packed *w, const uint8_t *panel, int chunk, float *out) {
@@ -244,10 +246,15 @@ static void panel_f32(const cpu_packed *w, const uint8_t *panel, const lin_block
 
 /* ---- products in integers ------------------------------------------------------------------------------------------
  */
+/* (−128·z, −z) as 16-bit pairs: times (ΣH, ΣL) it is −z·ΣX. */
+INL __m512i zero_pair(const cpu_packed *w) {
+    return _mm512_set1_epi32((int32_t)((uint32_t)(-128 * w->zero) << 16 | (uint16_t)-w->zero));
+}
+
 /* What a group's finish needs. */
 typedef struct finish {
     __m512 s, b;
-    __m512i zero; /* pairs (−128·z, −z) of 16 bits */
+    __m512i zero; /* zero_pair */
 } finish;
 
 /* M rows times one group of KS steps. C independent sums a plane hide the latency when M is small. */
@@ -309,11 +316,16 @@ INL void group_rows(const int KS, const int planes, const bool offset, const uin
     const uint8_t *x = b->x + at * (size_t)row;
     const float *a = b->a + at, *c = b->c + at;
     const int32_t *hl = b->hl + at;
-    int t = 0;
-#define TILE(M, C) int_tile(M, KS, C, planes, offset, q, x + t * row, a + t, c + t, hl + t, &fin, acc + t * 16)
-    for (; t + 12 <= b->n; t += 12) TILE(12, 0);
-    for (; t + 4 <= b->n; t += 4) TILE(4, 1);
-    for (; t < b->n; t++) TILE(1, 4);
+/* One register addresses the rows: an index register would cost vpdpbusd a second slot in the reorder buffer. */
+#define TILE(M, C)                                                                 \
+    for (; n >= M; n -= M, x += M * row, a += M, c += M, hl += M, acc += M * 16) { \
+        __asm__("" : "+r"(x), "+r"(a), "+r"(c), "+r"(hl), "+r"(acc));              \
+        int_tile(M, KS, C, planes, offset, q, x, a, c, hl, &fin, acc);             \
+    }
+    int n = b->n;
+    TILE(12, 0)
+    TILE(4, 1)
+    TILE(1, 4)
 #undef TILE
 }
 #define GROUP(KS, PLANES, OFFSET)                                                                                      \
@@ -339,27 +351,116 @@ static group_fn *const group_fns[CPU_LINEAR_CLASSES][2][2] = {
     [LC_64] = {{group_16_1_0, group_16_1_1}, {group_16_2_0, group_16_2_1}},
 };
 
-static void panel_avx512(const cpu_packed *w, const uint8_t *panel, const lin_block *b, float *acc) {
-    memset(acc, 0, sizeof *acc * LIN_ROWS * (size_t)b->n);
+/* ---- one row: the codes never leave the registers, so that reading them from memory is what takes the time
+ * ------------ */
+INL __m512i one_dot(const int KS, const int planes, const __m512i *q, const uint8_t *x) {
+    __m512i h[2], l[2];
+    h[0] = h[1] = l[0] = l[1] = _mm512_setzero_si512();
+#pragma GCC unroll 16
+    for (int j = 0; j < KS; j++) {
+        if (planes == 2) DPBUSD(h[j % 2], q[j], x + 4 * j);
+        DPBUSD(l[j % 2], q[j], x + (planes - 1) * KS * 4 + 4 * j);
+    }
+    __m512i v = _mm512_add_epi32(l[0], l[1]);
+    return planes == 2 ? _mm512_add_epi32(v, _mm512_slli_epi32(_mm512_add_epi32(h[0], h[1]), 7)) : v;
+}
+
+enum { AHEAD = 2048 /* bytes of codes asked for in advance */ };
+INL void one_row(const int bits, const bool lookup, const int KS, const int planes, const bool offset,
+                 const cpu_packed *w, const uint8_t *panel, const lin_block *b, float *acc) {
+    const __m512i zero = zero_pair(w);
+    const uint8_t *x = b->x, *p = panel;
+    const size_t ahead_scales = AHEAD / w->chunk_bytes * (size_t)LIN_COLS / (size_t)w->group * w->group_bytes;
+    __m512 y = _mm512_setzero_ps(), s, o;
+    for (int32_t c = 0, g = 0; c < w->n_chunks; c++, p += w->chunk_bytes) {
+        __m512i q[LIN_STEPS];
+#pragma GCC unroll 16
+        for (int i = 0; i < 2 * bits; i++) _mm_prefetch(p + AHEAD + i * 64, _MM_HINT_T0);
+        codes_read(bits, lookup, w->table, p, q);
+#pragma GCC unroll 4
+        for (int i = 0; i < LIN_STEPS / KS; i++, g++, x += KS * 4 * planes) {
+            const uint8_t *at = scales_read(w, panel, g * KS * 4 / w->group, &s, &o);
+            if (i == 0) _mm_prefetch(at + ahead_scales, _MM_HINT_T0);
+            __m512i v = one_dot(KS, planes, q + i * KS, x);
+            if (!offset) DPWSSD(v, zero, b->hl + g);
+            y = _mm512_fmadd_ps(_mm512_mul_ps(s, _mm512_cvtepi32_ps(v)), _mm512_set1_ps(b->a[g]), y);
+            if (offset) y = _mm512_fmadd_ps(o, _mm512_set1_ps(b->c[g]), y);
+        }
+    }
+    _mm512_storeu_ps(acc, y);
+}
+
+typedef void one_fn(const cpu_packed *w, const uint8_t *panel, const lin_block *b, float *acc);
+#define ONE(BITS, LOOKUP, KS, OFFSET)                                                                                  \
+    static void one_##BITS##_##LOOKUP##_##KS##_##OFFSET(const cpu_packed *w, const uint8_t *panel, const lin_block *b, \
+                                                        float *acc) {                                                  \
+        if (b->one_plane)                                                                                              \
+            one_row(BITS, LOOKUP, KS, 1, OFFSET, w, panel, b, acc);                                                    \
+        else                                                                                                           \
+            one_row(BITS, LOOKUP, KS, 2, OFFSET, w, panel, b, acc);                                                    \
+    }
+#define ONE_LIST(X)                                                                                         \
+    X(1, 0, 16, 1)                                                                                          \
+    X(2, 0, 16, 1) X(3, 0, 16, 1) X(4, 0, 16, 1) X(5, 0, 16, 1) X(6, 0, 16, 1) X(8, 0, 16, 1) X(1, 0, 8, 1) \
+        X(2, 0, 8, 1) X(3, 0, 8, 1) X(4, 0, 8, 1) X(5, 0, 8, 1) X(6, 0, 8, 1) X(8, 0, 8, 1) X(4, 0, 8, 0)   \
+            X(5, 0, 8, 0) X(8, 0, 8, 0) X(4, 1, 8, 0) X(2, 0, 4, 1) X(3, 0, 4, 0) X(6, 0, 4, 0) X(4, 1, 4, 0)
+ONE_LIST(ONE)
+/* Code width, lookup, steps a group, offset: all the formats there are. */
+#define ONE_ENTRY(BITS, LOOKUP, KS, OFFSET) {BITS, LOOKUP, KS, OFFSET, one_##BITS##_##LOOKUP##_##KS##_##OFFSET},
+static const struct {
+    int bits, lookup, steps, offset;
+    one_fn *fn;
+} ones[] = {ONE_LIST(ONE_ENTRY)};
+
+static one_fn *one_of(const cpu_packed *w, int steps) {
+    for (size_t i = 0; i < COUNT(ones); i++)
+        if (ones[i].bits == w->bits && ones[i].lookup == w->lookup && ones[i].steps == steps &&
+            ones[i].offset == w->offset)
+            return ones[i].fn;
+    return NULL;
+}
+
+/* ---- panels
+ * ---------------------------------------------------------------------------------------------------------- */
+static void panels(const cpu_packed *w, const uint8_t *panel, int n_panels, const lin_block *b, float *acc) {
+    size_t sums = LIN_ROWS * (size_t)b->n;
+    memset(acc, 0, sizeof *acc * sums * (size_t)n_panels);
     if (b->class == LC_F32) {
-        panel_f32(w, panel, b, acc);
+        for (int p = 0; p < n_panels; p++) panel_f32(w, panel + (size_t)p * w->panel_bytes, b, acc + (size_t)p * sums);
+        return;
+    }
+    int cols = lin_class_cols(b->class), groups = LIN_COLS / cols;
+    one_fn *one = b->n == 1 ? one_of(w, cols / 4) : NULL;
+    if (one) {
+        for (int p = 0; p < n_panels; p++) one(w, panel + (size_t)p * w->panel_bytes, b, acc + (size_t)p * sums);
         return;
     }
     _Alignas(64) uint8_t buf[LIN_COLS * LIN_ROWS];
-    int cols = lin_class_cols(b->class), groups = LIN_COLS / cols;
     group_fn *group = group_fns[b->class][!b->one_plane][w->offset];
-    finish f = {.zero = _mm512_set1_epi32((int32_t)((uint32_t)(-128 * w->zero) << 16 | (uint16_t)-w->zero))};
-    for (int32_t c = 0; c < w->n_chunks; c++) {
-        const uint8_t *steps = steps_of(w, panel, c, buf);
-        for (int i = 0; i < groups; i++) {
-            int32_t g = c * groups + i;
-            scales_read(w, panel, g * cols / w->group, &f.s, &f.b);
-            group(steps + i * cols * LIN_ROWS, b, (size_t)g * (size_t)b->n, &f, acc);
+    finish f = {.zero = zero_pair(w)};
+    for (int32_t c = 0; c < w->n_chunks; c++)
+        for (int p = 0; p < n_panels; p++) {
+            const uint8_t *at = panel + (size_t)p * w->panel_bytes, *steps = steps_of(w, at, c, buf), *scales = NULL;
+            for (size_t i = 0; i < w->chunk_bytes; i += 64)
+                _mm_prefetch(at + (size_t)(c + 2) * w->chunk_bytes + i, _MM_HINT_T0);
+            for (int i = 0; i < groups; i++) {
+                int32_t g = c * groups + i;
+                scales = scales_read(w, at, g * cols / w->group, &f.s, &f.b);
+                group(steps + i * cols * LIN_ROWS, b, (size_t)g * (size_t)b->n, &f, acc + (size_t)p * sums);
+            }
+            _mm_prefetch(scales + 2 * w->group_bytes, _MM_HINT_T0);
         }
-    }
 }
 
-static const lin_kernels kernels = {code, panel_avx512, chunk_f32};
+static void stream(const float *acc, int n, float *y, int64_t stride) {
+    for (int t = 0; t < n; t++, acc += LIN_ROWS, y += stride) {
+        _mm256_stream_ps(y, _mm256_load_ps(acc));
+        _mm256_stream_ps(y + 8, _mm256_load_ps(acc + 8));
+    }
+    _mm_sfence();
+}
+
+static const lin_kernels kernels = {code, panels, stream, chunk_f32};
 LIN_OPS(kernels)
 void cpu_linear_install_avx512(device_ops *op) {
     install_ops(op);

@@ -187,7 +187,11 @@ static void panel_ref(const cpu_packed *w, const uint8_t *panel, const lin_block
     }
 }
 
-static const lin_kernels kernels = {code, panel_ref, chunk_f32};
+static void panels(const cpu_packed *w, const uint8_t *panel, int n_panels, const lin_block *b, float *acc) {
+    for (int i = 0; i < n_panels; i++) panel_ref(w, panel + (size_t)i * w->panel_bytes, b, acc + i * b->n * LIN_ROWS);
+}
+
+static const lin_kernels kernels = {.code = code, .panels = panels, .chunk_f32 = chunk_f32};
 LIN_OPS(kernels)
 void cpu_linear_install_ref(device_ops *op) {
     install_ops(op);
