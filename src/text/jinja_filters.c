@@ -273,7 +273,7 @@ FILTER(f_reverse) {
     if (!can_iterate(self)) jinja_fail(c, "argument must be iterable");
     jlist *l = list_of(c, self);
     reverse_list(l);
-    if (v_is(self, V_ITER) || v_is(self, V_UNDEFINED)) return v_list(l);
+    if (v_is(self, V_ITER)) return v_list(l);
     value g = generator(c, self, reverse_next, NULL);
     g.iter->items = l;
     g.iter->type = v_is(self, V_LIST) ? "list_reverseiterator" : "reversed";
@@ -383,7 +383,6 @@ FILTER(f_first) {
     return iter_next(c, &it, &out) ? out : v_undefined(c, "No first item, sequence was empty.");
 }
 FILTER(f_last) {
-    if (v_is(self, V_UNDEFINED)) undefined_fail(c, self);
     if (v_is(self, V_ITER) || v_is(self, V_LOOP) || !can_iterate(self))
         jinja_fail(c, "'%s' object is not reversible", type_name(self));
     if (v_is(self, V_DICT) || v_is(self, V_VIEW)) {

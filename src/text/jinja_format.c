@@ -209,7 +209,8 @@ static void percent_one(percent *p, sbuf *b) {
     if (s.width < 0) left = true, s.width = -s.width;
     if (p->i < f->n && f->p[p->i] == '.') {
         p->i++;
-        s.precision = MAX(star_or_number(p), 0);
+        s.precision = star_or_number(p);
+        if (s.precision < 0) s.precision = 0;
     }
     while (p->i < f->n && f->p[p->i] && strchr("hlL", f->p[p->i])) p->i++;
     if (p->i >= f->n) jinja_fail(c, "incomplete format");

@@ -156,7 +156,8 @@ static void lex_comment(lexer *l) {
         go(l, end);
         return;
     }
-    jinja_fail(l->c, "Missing end of comment tag");
+    if (l->i + 2 < l->n) jinja_fail(l->c, "Missing end of comment tag");
+    go(l, l->n); /* nothing follows: Jinja2 lets it pass */
 }
 
 /* {% raw %}: `i` is behind its closing mark. */
@@ -174,7 +175,7 @@ static void lex_raw(lexer *l, size_t i) {
         go(l, end);
         return;
     }
-    jinja_fail(l->c, "Missing end of raw directive");
+    if (i < l->n) jinja_fail(l->c, "Missing end of raw directive");
 }
 
 /* digits (_digits)*: where they end, or i when there are none. */

@@ -139,7 +139,7 @@ static jlist *split_space(core *c, const jstr *s, int64_t max) {
         size_t from = i;
         if (cp_space(u8_next(s->p, s->n, &i))) continue;
         if (max-- == 0) {
-            list_push(c, l, v_str(str_strip(c, str_sub(c, s, from, s->n), NULL, false, true)));
+            list_push(c, l, v_str(str_sub(c, s, from, s->n)));
             break;
         }
         size_t to = i;
@@ -175,7 +175,7 @@ static jlist *rsplit_space(core *c, const jstr *s, int64_t max) {
         end = str_strip(c, str_sub(c, s, 0, end), NULL, false, true)->n;
         if (!end) break;
         if (max-- == 0) {
-            list_push(c, l, v_str(str_strip(c, str_sub(c, s, 0, end), NULL, true, false)));
+            list_push(c, l, v_str(str_sub(c, s, 0, end)));
             break;
         }
         size_t from = end;
@@ -533,9 +533,9 @@ static void mark(value *v) {
         for (size_t i = 0; i < v->list->n; i++) mark(&v->list->v[i]);
 }
 static value markup_call(core *c, value self, const char *name, const args *a) {
-    static const char *const plain[] = {"startswith", "endswith",   "find",         "rfind",       "index",
-                                        "rindex",     "count",      "split",        "rsplit",      "join",
-                                        "partition",  "rpartition", "removeprefix", "removesuffix"};
+    static const char *const plain[] = {"startswith", "endswith",   "find",         "rfind",        "index",
+                                        "rindex",     "count",      "split",        "rsplit",       "join",
+                                        "partition",  "rpartition", "removeprefix", "removesuffix", "format"};
     args escaped = *a;
     bool keep = false;
     for (size_t i = 0; i < COUNT(plain); i++) keep = keep || strcmp(plain[i], name) == 0;
@@ -561,11 +561,11 @@ value str_method(core *c, jstr *s, const char *name, const args *a) {
         return markup_call(c, self, #name, a);                            \
     }
 MARKUP(capitalize)
-MARKUP(casefold) MARKUP(center) MARKUP(expandtabs) MARKUP(format) MARKUP(join) MARKUP(ljust) MARKUP(lower)
-    MARKUP(lstrip) MARKUP(partition) MARKUP(removeprefix) MARKUP(removesuffix) MARKUP(replace) MARKUP(rjust)
-        MARKUP(rpartition) MARKUP(rsplit) MARKUP(rstrip) MARKUP(split) MARKUP(splitlines) MARKUP(strip) MARKUP(swapcase)
-            MARKUP(title) MARKUP(upper) MARKUP(zfill) static value
-    k_striptags(core *c, value self, value *v, const args *a) {
+MARKUP(casefold)
+MARKUP(center) MARKUP(expandtabs) MARKUP(format) MARKUP(join) MARKUP(ljust) MARKUP(lower) MARKUP(lstrip)
+    MARKUP(partition) MARKUP(removeprefix) MARKUP(removesuffix) MARKUP(replace) MARKUP(rjust) MARKUP(rpartition)
+        MARKUP(rsplit) MARKUP(rstrip) MARKUP(split) MARKUP(splitlines) MARKUP(strip) MARKUP(swapcase) MARKUP(title)
+            MARKUP(upper) MARKUP(zfill) static value k_striptags(core *c, value self, value *v, const args *a) {
     return filter_apply(c, str_lit(c, "striptags"), self, a);
 }
 static const func_def markup_methods[] = {

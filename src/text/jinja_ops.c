@@ -279,6 +279,14 @@ static bool clean(const jstr *s, char *out, size_t cap) {
         to = i;
     }
     for (size_t i = from; i < to; i++) {
+        if ((uint8_t)s->p[i] >= 0x80) { /* digits of other scripts */
+            uint32_t cp = u8_next(s->p, to, &i), zero = cp;
+            i--;
+            if (!cp_digit(cp) || n + 1 >= cap) return false;
+            while (cp_digit(zero - 1)) zero--;
+            out[n++] = (char)('0' + (cp - zero) % 10);
+            continue;
+        }
         char ch = s->p[i];
         bool digits = i > from && i + 1 < to && s->p[i - 1] != '_' && s->p[i - 1] > 32 && s->p[i + 1] != '_';
         if (ch == '_') {

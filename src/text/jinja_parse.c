@@ -160,6 +160,9 @@ static node *parse_for(parser *p) {
     n->loop = jinja_alloc(p->c, sizeof *n->loop);
     const token *target = p->t;
     n->loop->test_target = parse_target(p, false, "in");
+    for (const token *t = target; t < p->t; t++)
+        if (t->type == T_NAME && str_is(t->text, "loop"))
+            jinja_fail(p->c, "Can't assign to special loop variable in for-loop target");
     p->t = target;
     n->loop->target = parse_target(p, false, "in");
     parse_expect_name(p, "in");
