@@ -435,6 +435,7 @@ static flow exec_call_block(render *r, const node *n) {
 static flow exec_output(render *r, const node *n) {
     for (uint32_t i = 0; i < n->list.n; i++) {
         const node *o = n->list.v[i];
+        r->c.line = o->line;
         if (o->kind == N_DATA)
             sb_str(r->out, o->data);
         else

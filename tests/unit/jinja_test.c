@@ -246,7 +246,7 @@ static void where_bytes_come_from(void **state) {
     static const struct {
         const char *source, *text, *marks;
     } cases[] = {
-        {"<{{ x }}>", "<Ab,cd>", "t uuuuut"},
+        {"<{{ x }}>", "<Ab,cd>", "tuuuuut"},
         {"{{ '<' ~ x ~ '>' }}", "<Ab,cd>", "tuuuuut"},
         {"{{ '<' + x }}", "<Ab,cd", "tuuuuu"},
         {"{{ ('<' ~ x)|upper }}", "<AB,CD", "tuuuuu"},
@@ -267,11 +267,11 @@ static void where_bytes_come_from(void **state) {
         {"{{ x|e }}", "Ab,cd", "uuuuu"},
         {"{% set y %}<{{ x }}>{% endset %}{{ y }}", "<Ab,cd>", "tuuuuut"},
         {"{% macro m(v) %}[{{ v }}]{% endmacro %}{{ m(x) }}", "[Ab,cd]", "tuuuuut"},
-        {"{% for c in x %}{{ c }};{% endfor %}", "A;b;,;c;d;", "utututututut"},
+        {"{% for c in x %}{{ c }};{% endfor %}", "A;b;,;c;d;", "ututututut"},
         {"{% filter lower %}X{{ x }}{% endfilter %}", "xab,cd", "tuuuuu"},
         {"{{ d.role ~ d['n'] }}", "admin7", "uuuuuu"},
         {"{{ d|length }}{{ d.n + 1 }}", "28", "tu"},
-        {"{{ d|items|list }}", "[('role', 'admin'), ('n', 7)]", "tttuuuutttuuuuuttttttuttttutt"},
+        {"{{ d|items|list }}", "[('role', 'admin'), ('n', 7)]", "tttuuuuttttuuuuuttttttutttutt"},
         {"{% set ns = namespace(a='') %}{% for i in range(3) %}{% set ns.a = ns.a ~ '|' ~ d.n %}{% endfor %}{{ ns.a }}",
          "|7|7|7", "tututu"},
         {"{{ x.title() }}{{ x|capitalize }}", "Ab,CdAb,cd", "uuuuuuuuuu"},
