@@ -79,7 +79,7 @@ $(BUILD)/hearth: $(BIN_OBJ) $(BUILD)/web_files.o $(BUILD)/libhearth.a
 	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(BIN_LIBS)
 
 # The server over a scripted engine, for tests/api and tests/web.
-FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/api/*.c src/server/*.c)) $(BUILD)/web_files.o
+FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/api/fake_*.c src/server/*.c)) $(BUILD)/web_files.o
 $(BUILD)/tests/fake_server: $(FAKE_OBJ) $(BUILD)/libhearth.a
 	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(LIB_LIBS) -lmicrohttpd -lcrypto
 

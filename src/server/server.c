@@ -336,7 +336,7 @@ static int listen_unix(const server_opts *o, error *err) {
                   sizeof a.sun_path - 1);
         return -1;
     }
-    strcpy(a.sun_path, o->unix_path);
+    memcpy(a.sun_path, o->unix_path, strlen(o->unix_path) + 1);
     if (!unix_clear(&a, err)) return -1;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     mode_t mask = umask(0177); /* the owner only */

@@ -1,7 +1,7 @@
 /* A scripted engine behind engine.h, for exact tests of the protocols: the reply is what the prompt says it should be.
  * Tokens go through the real tokenizer and the real output machine (one token a byte).
  *
- * A prompt with "script:" followed by a JSON object is obeyed:
+ * A prompt with "script:" followed by a JSON object in its last turn is obeyed:
  *   text        the reply                       think/…      tags in it are split as usual
  *   echo        "prompt" | "sampling": reply with the rendered prompt ("(" for "<"), or with the settings the engine
  * was given delay_ms    between tokens                  first_ms     before the first prefill     [total, chunk, ms]:
@@ -165,13 +165,14 @@ static void plan_reply(gen *g) {
             buf_putc(&text, 0);
         buf_free(&one);
     }
-    str script = last_turn(buf_view(&text), STR("script:"));
+    str said = last_turn(buf_view(&text), STR("user\n"));
+    str script = last_turn(said.n ? said : buf_view(&text), STR("script:"));
     error e = {0};
     const json *j = script.n ? json_read(g->a, script, NULL, &e) : NULL;
     if (j) {
         read_script(g, j, buf_view(&text));
     } else {
-        str said = script.n ? str_of(e.msg) : last_turn(buf_view(&text), STR("user\n"));
+        if (script.n) said = str_of(e.msg);
         buf b = {0};
         buf_printf(&b, "You said: %.*s", (int)said.n, said.p ? said.p : "");
         for (size_t i = 0; i < b.n; i++) ids_push(&g->id, (unsigned char)b.p[i]);
