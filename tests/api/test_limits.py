@@ -7,7 +7,7 @@ import time
 import urllib.request
 
 import pytest
-from conftest import read_all, read_until, script_body
+from serving import read_all, read_until, script_body
 
 
 def status_of(reply):
@@ -83,7 +83,7 @@ def test_loading_and_failed(start):
 
 
 def test_unix_socket():
-    from conftest import Server
+    from serving import Server
     path = os.path.join(tempfile.mkdtemp(), "s")
     stale = socket.socket(socket.AF_UNIX)
     stale.bind(path)
@@ -366,7 +366,7 @@ def test_queue_full(start):
 
 
 def test_stop_waits_for_running_requests(start):
-    from conftest import Server
+    from serving import Server
     s = Server("--drain", 5000)
     c = s.post_raw(script_body({"text": "slow", "delay_ms": 200}))
     s.wait_metric("hearth_requests_running", 1)

@@ -3,7 +3,7 @@ import asyncio
 import json
 import pathlib
 
-from conftest import script_body
+from serving import script_body
 
 
 def resident(server):

@@ -7,8 +7,8 @@ import time
 import pytest
 from playwright.sync_api import sync_playwright
 
-API = pathlib.Path(__file__).resolve().parents[1] / "api/conftest.py"
-spec = importlib.util.spec_from_file_location("hearth_api", API)
+API = pathlib.Path(__file__).resolve().parents[1] / "api/serving.py"
+spec = importlib.util.spec_from_file_location("hearth_serving", API)
 api = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(api)
 
@@ -16,6 +16,13 @@ spec.loader.exec_module(api)
 @pytest.fixture(scope="session")
 def server():
     s = api.Server("--context", 500000)
+    yield s
+    s.stop()
+
+
+@pytest.fixture
+def keyed_server():
+    s = api.Server("--api-key", "sesame")
     yield s
     s.stop()
 

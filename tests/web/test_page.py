@@ -177,21 +177,16 @@ def test_errors_are_shown(make_chat, server):
     assert "abc"[:2] in chat.page.locator(".turn.assistant .text").inner_text()
 
 
-def test_key_is_asked_for(make_chat, browser):
-    from conftest import api
-    keyed = api.Server("--api-key", "sesame")
-    try:
-        page = browser.new_page()
-        page.goto(keyed.url)
-        page.wait_for_selector(".model.off")
-        assert "API key" in page.locator("#model").inner_text()
-        page.click("#settings")
-        page.fill("[name=key]", "sesame")
-        page.click("#options .primary")
-        page.wait_for_selector("#model:text-is('test/scripted')")
-        page.close()
-    finally:
-        keyed.stop()
+def test_key_is_asked_for(keyed_server, browser):
+    page = browser.new_page()
+    page.goto(keyed_server.url)
+    page.wait_for_selector(".model.off")
+    assert "API key" in page.locator("#model").inner_text()
+    page.click("#settings")
+    page.fill("[name=key]", "sesame")
+    page.click("#options .primary")
+    page.wait_for_selector("#model:text-is('test/scripted')")
+    page.close()
 
 
 def test_keyboard_only(chat, server):
