@@ -36,7 +36,7 @@ def expand(tensors, quantization):
         base = name.rsplit(".", 1)[0]
         if name.endswith((".scales", ".biases")):
             continue
-        if base + ".scales" not in tensors:
+        if not name.endswith(".weight") or base + ".scales" not in tensors:
             out[name] = v.astype(np.float32)
             continue
         q = quantization.get(base) or quantization
