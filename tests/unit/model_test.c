@@ -349,6 +349,7 @@ static void describes(void **state) {
     assert_int_equal(i->n_params, 2 * 288 * 128 + 128 + 3 * (2 * 128 * 128 + 2 * 64 * 128 + 3 * 192 * 128 + 2 * 128));
     assert_int_equal(i->kv_bytes_per_token, 3 * 2 * (32 + 32) * 2);
     assert_int_equal(i->state_bytes, 0);
+    assert_true(i->decode_bytes < i->weight_bytes); /* one row of the embedding, not its table */
     assert_int_equal(i->n_eos, 2);
     assert_int_equal(i->eos[0], 267);
     assert_int_equal(i->eos[1], 269);
@@ -364,6 +365,7 @@ static void describes(void **state) {
     i = model_describe(r.m);
     assert_int_equal(i->n_params, 288 * 128 + 128 + 2 * (2 * 128 * 128 + 2 * 64 * 128 + 3 * 192 * 128 + 2 * 128));
     assert_true(r.m->tied);
+    assert_int_equal(i->decode_bytes, i->weight_bytes); /* the head is the embedding table */
     run_close(&r);
 
     run_open(&r, "mistral_swa-q4", NUM_DEFAULT, 1, NULL, false);
