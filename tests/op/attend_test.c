@@ -144,24 +144,24 @@ static void check_double(const attn_case *c, const seq_data *s) {
 }
 
 static const attn_case cases[] = {
-    {"f16 gqa 3", 2, 3, 64, 64, 200, 0, 0, 1, false, DT_F16, 3e-7},
-    {"bf16 gqa 7", 1, 7, 128, 128, 130, 0, 0, 1, false, DT_BF16, 3e-7},
+    {"f16 gqa 3", 2, 3, 64, 64, 140, 0, 0, 1, false, DT_F16, 3e-7},
+    {"bf16 gqa 7", 1, 7, 128, 128, 75, 0, 0, 1, false, DT_BF16, 3e-7},
     {"f32 mha", 3, 1, 16, 16, 150, 0, 0, 1, false, DT_F32, 3e-7},
     {"odd widths", 2, 2, 33, 19, 140, 0, 0, 1, false, DT_F16, 3e-7},
     {"80", 2, 1, 80, 80, 100, 0, 0, 1, false, DT_F16, 3e-7},
     {"96 of 32", 1, 4, 96, 32, 100, 0, 0, 1, false, DT_F32, 3e-7},
-    {"mla 192 of 128", 1, 16, 192, 128, 90, 0, 0, 1, false, DT_F16, 3e-7},
+    {"mla 192 of 128", 1, 13, 192, 128, 66, 0, 0, 1, false, DT_F16, 3e-7},
     {"512", 1, 2, 512, 512, 70, 0, 0, 1, false, DT_F16, 3e-7},
     {"many heads of one key", 1, 50, 16, 16, 70, 0, 0, 1, false, DT_F16, 3e-7},
     {"window 1", 1, 2, 32, 32, 140, 1, 0, 1, false, DT_F16, 3e-7},
     {"window 63", 1, 2, 32, 32, 200, 63, 0, 1, false, DT_F16, 3e-7},
     {"window 64", 1, 2, 32, 32, 200, 64, 0, 1, false, DT_F16, 3e-7},
     {"window 65", 1, 2, 32, 32, 200, 65, 0, 1, false, DT_BF16, 3e-7},
-    {"window 600", 1, 2, 16, 16, 1200, 600, 0, 1, false, DT_F16, 3e-7},
+    {"window 600", 1, 2, 16, 16, 700, 600, 0, 1, false, DT_F16, 3e-7},
     {"softcap", 2, 2, 32, 32, 150, 0, 5, 20, false, DT_F16, 1e-6},
     {"sinks", 2, 2, 32, 32, 150, 100, 0, 4, true, DT_F16, 1e-6},
     {"huge scores", 2, 2, 32, 32, 150, 0, 0, 3000, true, DT_F32, 2e-3},
-    {"over chunks", 2, 3, 32, 32, 1100, 0, 0, 3, true, DT_F16, 1e-6},
+    {"over chunks", 1, 2, 16, 16, 1100, 0, 0, 3, true, DT_F16, 1e-6},
 };
 static const int chunkings[] = {1 << 20, 1, 7, 64, 100};
 
@@ -174,7 +174,8 @@ static void test_cases(void **state) {
         for (int l = LEVELS - 1; l >= 0; l--) {
             if (!dev[l]) continue;
             for (size_t k = 0; k < COUNT(chunkings); k++) {
-                if (l == 0 && k > 0 && c->n > 300) continue; /* ref is slow */
+                if (l == 0 && k != 0 && (i > 2 || k != 2))
+                    continue; /* ref is slow: once, and in sevens for three cases */
                 kv_cache *kv = cache_new(dev[l], c, s.n_pages);
                 seq_run(dev[l], kv, c, &s, chunkings[k]);
                 dev[l]->vt->kv_free(dev[l], kv);
