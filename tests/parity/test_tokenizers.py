@@ -10,6 +10,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../../tools")]
 import tokenizer_client as client  # noqa: E402
 import tokenizer_corpus as corpus  # noqa: E402
+import tokenizer_matrix  # noqa: E402
 import tokenizer_oracles as oracles  # noqa: E402
 
 WORK = os.environ.get("TMPDIR", "/tmp")
@@ -47,9 +48,7 @@ def decodings(driver, reference, what, ids):
     yield "decode without specials", ids, driver.decode(ids, "s"), reference.decode(ids, True)
 
 
-@pytest.mark.parametrize("name", sorted(ORACLES))
-def test_equal(program, name):
-    path, reference, specials, what = ORACLES[name]()
+def check(program, path, reference, specials, what):
     driver = client.Driver(program, path)
     print(driver.note)
     wrong, count = [], 0
@@ -60,3 +59,20 @@ def test_equal(program, name):
     driver.close()
     assert count > 1000
     assert not wrong, "%d of %d differ; first: %s" % (len(wrong), count, "\n".join(map(repr, wrong[:6])))
+
+
+@pytest.mark.parametrize("name", sorted(ORACLES))
+def test_equal(program, name):
+    path, reference, specials, what = ORACLES[name]()
+    check(program, path, reference, specials, what)
+
+
+def test_every_part(program, tmp_path):
+    """All normalizers, pre-tokenizers, models, post-processors and decoders, in small tokenizers made for it."""
+    failed = {}
+    for path in tokenizer_matrix.matrix(str(tmp_path)):
+        try:
+            check(program, path, *oracles.from_json(path), "json")
+        except (AssertionError, RuntimeError) as e:
+            failed[os.path.basename(path)] = str(e)
+    assert not failed, "\n\n".join("%s: %s" % item for item in failed.items())
