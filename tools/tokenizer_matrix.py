@@ -62,8 +62,8 @@ def matrix(folder):
     out = []
 
     def save(name, t, add=True):
-        if add:
-            t.add_tokens(ADDED)
+        if add:  # a token that a Strip normalizer empties makes the reference panic
+            t.add_tokens([a for a in ADDED if a.content.strip() or not a.normalized or '"Strip"' not in str(t.normalizer and t.normalizer.__getstate__())])
         path = os.path.join(folder, name + ".json")
         t.save(path)
         out.append(path)
@@ -96,7 +96,7 @@ def matrix(folder):
             variant("behavior-%s-%d" % (behavior, invert), byte_level(split(r"\p{L}|,", behavior, invert)))
             variant("literal-%s-%d" % (behavior, invert), byte_level(P.Split("a", behavior, invert)))
         variant("punctuation-" + behavior, byte_level(P.Punctuation(behavior)))
-    for rx in (r"\w+|[^\w\s]+", r"\d{2}|\D", r"(?<=a)b|\bc", r"[[:alpha:]]+", r"x*", r"^.|.$", r"(?i)straße|k", r"[^\S\r\n]+", r"\h+", r"\p{Greek}+|\p{Sc}"):
+    for rx in (r"\w+|[^\w\s]+", r"\d{2}|\D", r"(?<=a)b|\bc", r"[[:alpha:]]+", r"x*", r"^.|.$", r"(?i)gr|k", r"[a-z&&[^aeiou]]+|[^\p{L}&&[^x]]", r"[\s\p{P}[a-f[0-9]]]+", r"[^\S\r\n]+", r"\h+", r"\p{Greek}+|\p{Sc}"):
         variant("regex-%d" % len(out), byte_level(split(rx)))
     for name, n in dict(nfc=N.NFC(), nfd=N.NFD(), nfkc=N.NFKC(), nfkd=N.NFKD(), lower=N.Lowercase(), strip=N.Strip(), left=N.Strip(True, False), right=N.Strip(False, True),
                         accents=N.Sequence([N.NFD(), N.StripAccents()]), only_accents=N.StripAccents(), nmt=N.Nmt(), bert=N.BertNormalizer(), bert_cased=N.BertNormalizer(True, True, None, False),
@@ -136,7 +136,7 @@ def matrix(folder):
         ("meta-first", None, P.Metaspace(prepend_scheme="first"), D.Metaspace(prepend_scheme="first")),
         ("meta-never", None, P.Metaspace(prepend_scheme="never"), D.Metaspace(prepend_scheme="never")),
         ("meta-whole", None, P.Metaspace(prepend_scheme="first", split=False), D.Sequence([D.ByteFallback(), D.Metaspace(prepend_scheme="first")])),
-        ("meta-space", None, P.Sequence([P.WhitespaceSplit(), P.Metaspace(prepend_scheme="first")]), D.Sequence([D.ByteFallback(), D.Fuse(), D.Replace(Regex("▁+"), " "), D.Strip(" ", 1, 2)])),
+        ("meta-space", None, P.Sequence([P.WhitespaceSplit(), P.Metaspace(prepend_scheme="first")]), D.Sequence([D.ByteFallback(), D.Fuse(), D.Replace(Regex("▁+"), " "), D.Strip(" ", 1, 0)])),
     ):
         t = Tokenizer.from_str(spm.to_str())
         t.normalizer, t.decoder = norm, dec

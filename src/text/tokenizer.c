@@ -69,7 +69,7 @@ void tokenizer_added_put(tokenizer *t, const added *token) {
     a->harmless = !token->special && harmless(token->text);
     a->id = vocab_find(&t->model.vocab, token->text);
     if (a->id < 0) {
-        a->id = (int32_t)t->model.vocab.count;
+        a->id = t->model.kind == MODEL_UNIGRAM ? t->model.vocab.n : (int32_t)t->model.vocab.count;
         if (t->added_max >= a->id) a->id = t->added_max + 1;
     }
     t->added_max = MAX(t->added_max, a->id);
@@ -98,6 +98,10 @@ bool tokenizer_complete(tokenizer *t, error *err) {
         ok = norm_run(t->norm, t->n_norm, &m, err);
         if (ok && m.text.n) normalized[n_normalized++] = (trie_key){arena_str(t->a, buf_view(&m.text)), (int32_t)i};
         buf_free(&m.text);
+    }
+    for (int32_t i = 0; i < t->model.vocab.n; i++) { /* a spelling that has two ids is special under both */
+        str s = t->model.vocab.token[i];
+        if (s.p && vocab_find(&t->model.vocab, s) != i) t->special[i] = t->special[tokenizer_id(t, s)];
     }
     trie_build(&t->raw, raw, n_raw);
     trie_build(&t->normalized, normalized, n_normalized);

@@ -61,7 +61,9 @@ pattern *pattern_literal(str s);
 pattern *pattern_regex(str source, error *err);
 pattern *pattern_class(bool (*in)(uint32_t cp, const void *arg), const void *arg);
 void pattern_free(pattern *p);
-/* All matches in s, as from,to pairs appended to out (cleared first). ERR_INVALID when PCRE2's limits are hit. */
+void regex_translate(str source, buf *out); /* Oniguruma's syntax to PCRE2's (tokenizer_regex.c) */
+/* All matches in s, some may be empty, as from,to pairs appended to out (cleared first). ERR_INVALID when PCRE2's
+ * limits are hit. */
 typedef struct span {
     size_t from, to;
 } span;

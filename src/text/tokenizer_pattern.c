@@ -243,57 +243,6 @@ static const struct known {
 };
 
 /* ---- PCRE2 ------------------------------------------------------------------------------------------------------- */
-/* Oniguruma's \w and \h, spelled out; the rest of the syntax that tokenizers use is the same in both. */
-static void source_translate(str source, buf *out) {
-    bool class = false;
-    for (size_t i = 0; i < source.n; i++) {
-        char c = source.p[i];
-        if (c == '\\' && i + 1 < source.n) {
-            char e = source.p[++i];
-            if (e == 'w')
-                buf_puts(out, class ? "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}" : "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}]");
-            else if (e == 'W' && !class)
-                buf_puts(out, "[^\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}]");
-            else if (e == 'h')
-                buf_puts(out, class ? "0-9a-fA-F" : "[0-9a-fA-F]");
-            else
-                buf_putc(out, '\\'), buf_putc(out, e);
-            continue;
-        }
-        if (c == '[') class = true;
-        if (c == ']') class = false;
-        buf_putc(out, c);
-    }
-}
-
-/* [A&&[^B]] is [A] but not [B]; PCRE2 10.42 does not know it. Rewrites it as (?:(?![B])[A]). */
-static void source_intersections(str source, buf *out) {
-    for (size_t i = 0; i < source.n; i++) {
-        size_t end = i, and = 0;
-        if (source.p[i] == '\\' && i + 1 < source.n) {
-            buf_add(out, source.p + i++, 2);
-            continue;
-        }
-        if (source.p[i] == '[')
-            for (end = i + 1; end < source.n && source.p[end] != ']'; end++) {
-                if (source.p[end] == '\\')
-                    end++;
-                else if (end + 3 < source.n && memcmp(source.p + end, "&&[^", 4) == 0)
-                    and = end;
-            }
-        if (!and || end + 1 >= source.n || source.p[end + 1] != ']') {
-            buf_putc(out, source.p[i]);
-            continue;
-        }
-        buf_puts(out, "(?:(?![");
-        buf_add(out, source.p + and+4, end - and-4);
-        buf_puts(out, "])[");
-        buf_add(out, source.p + i + 1, and-i - 1);
-        buf_puts(out, "])");
-        i = end + 1;
-    }
-}
-
 /* Code points that PCRE2's Unicode does not have, or has otherwise, by category and length in UTF-8: one that it has.
  */
 static const struct {
@@ -331,12 +280,11 @@ enum { MATCH_LIMIT = 50 * 1000 * 1000, DEPTH_LIMIT = 100 * 1000, HEAP_LIMIT_KIB 
 static bool pcre_compile(pattern *p, str source, error *err) {
     int code;
     PCRE2_SIZE at;
-    buf whole = {0}, plain = {0};
-    source_intersections(source, &plain);
-    source_translate(buf_view(&plain), &whole);
+    buf whole = {0};
+    regex_translate(source, &whole);
     p->code = pcre2_compile((PCRE2_SPTR)(whole.p ? whole.p : ""), whole.n,
                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK, &code, &at, NULL);
-    buf_free(&whole), buf_free(&plain);
+    buf_free(&whole);
     if (!p->code) {
         PCRE2_UCHAR text[120];
         pcre2_get_error_message(code, text, sizeof text);
@@ -356,6 +304,7 @@ static bool pcre_find(const pattern *p, str s, spans *out, error *err) {
     str text = text_for_pcre(s, &copy);
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
     bool ok = true;
+    size_t last = SIZE_MAX; /* where the match before ended: an empty one right there does not count */
     for (size_t at = 0; at <= s.n;) {
         int n = pcre2_match(p->code, (PCRE2_SPTR)text.p, text.n, at, PCRE2_NO_UTF_CHECK, data, p->limits);
         if (n == PCRE2_ERROR_NOMATCH) break;
@@ -365,15 +314,11 @@ static bool pcre_find(const pattern *p, str s, spans *out, error *err) {
             break;
         }
         PCRE2_SIZE *o = pcre2_get_ovector_pointer(data);
-        size_t from = o[0], to = o[1];
-        if (to > from) spans_push(out, from, to);
-        if (to > from || to >= s.n) {
-            at = to > from ? to : to + 1;
-        } else { /* an empty match: on to the next character */
-            size_t len;
-            utf8_get(text.p + to, &len);
-            at = to + len;
-        }
+        size_t from = o[0], to = o[1], len = 1;
+        if (from < to || from != last) spans_push(out, from, to);
+        last = to;
+        if (from == to && to < s.n) utf8_get(text.p + to, &len);
+        at = from < to ? to : to + len;
     }
     pcre2_match_data_free(data);
     buf_free(&copy);

@@ -56,7 +56,6 @@ typedef struct cutter {
 } cutter;
 
 static void stretch_push(cutter *c, size_t from, size_t to, bool match) {
-    if (from == to) return;
     if (c->n == c->cap) {
         c->cap = c->cap ? c->cap * 2 : 64;
         c->s = mem_resize(c->s, c->cap * sizeof *c->s);
@@ -99,11 +98,11 @@ static bool piece_cut(const split *sp, str s, cutter *c, error *err) {
     c->n = 0;
     size_t at = 0;
     for (size_t i = 0; i < c->found.n; i++) {
-        stretch_push(c, at, c->found.p[i].from, sp->invert);
+        if (at < c->found.p[i].from) stretch_push(c, at, c->found.p[i].from, sp->invert);
         stretch_push(c, c->found.p[i].from, c->found.p[i].to, !sp->invert);
         at = c->found.p[i].to;
     }
-    stretch_push(c, at, s.n, sp->invert);
+    if (at < s.n) stretch_push(c, at, s.n, sp->invert);
     stretches_join(c, sp->behavior);
     return true;
 }
