@@ -107,7 +107,7 @@ bool guard_host(http_req *q, error *err) {
 /* ---- Origin ------------------------------------------------------------------------------------------------------ */
 static str origin_host(str origin) {
     size_t at = str_find(origin, STR("://"));
-    return at == SIZE_MAX ? (str){0} : str_slice(origin, at + 3, origin.n);
+    return str_slice(origin, at == SIZE_MAX ? origin.n : at + 3, origin.n);
 }
 
 static bool origin_allowed(const http_req *q, str origin) {

@@ -15,7 +15,7 @@
 #include "../../src/engine/engine.h"
 #include "fake_engine.h"
 
-enum { EVENTS_MAX = 512, TOP_MAX = 20 };
+enum { EVENTS_MAX = 96, TOP_MAX = 20 };
 typedef struct event {
     gen_event ev;
     char *text; /* owns */
@@ -257,7 +257,7 @@ static bool turn(gen *g, uint64_t now) {
             step_token(g);
             g->due = now + g->delay_ns;
         }
-        if (g->n - before > 64) break; /* let others have a turn */
+        if (g->n - before > 32) break; /* let others have a turn */
     }
     return g->n > before;
 }

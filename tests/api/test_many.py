@@ -3,7 +3,7 @@ import asyncio
 import json
 import pathlib
 
-from serving import script_body
+from serving import BINARY, script_body
 
 
 def resident(server):
@@ -47,8 +47,9 @@ def test_500_idle_streams(start):
     assert normal[1]["choices"][0]["message"]["content"] == "fine"
     assert sum(b"data: [DONE]" in r for r in replies) == 500
     each = (held - before) / 500
-    print(f"{each / 1024:.1f} kB a stream")  # the scripted engine's event ring is most of it
-    assert each < 400 * 1024
+    print(f"{each / 1024:.1f} kB a stream")  # with the scripted engine's own
+    if "asan" not in BINARY and "tsan" not in BINARY:
+        assert each < 96 * 1024
 
 
 def test_200_at_once(start):
