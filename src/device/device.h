@@ -92,6 +92,23 @@ typedef struct attn {
     const float *sinks; /* [H] or NULL */
 } attn;
 
+/* How experts are chosen from their scores x [E]. Whatever is compared, ties go to the lowest index. */
+typedef enum router_kind {
+    ROUTER_SOFTMAX,        /* p = softmax(x) over all experts; the A largest p, weighted with p */
+    ROUTER_SOFTMAX_CHOSEN, /* the A largest x, weighted with the softmax over these alone */
+    ROUTER_SIGMOID         /* p = sigmoid(x); the A largest p + bias, weighted with p */
+} router_kind;
+enum { EXPERTS_MAX = 1024, EXPERTS_ACTIVE_MAX = 64 };
+typedef struct router {
+    router_kind kind;
+    bool normalise;                   /* the weights are divided by their sum (+ 1e-20 for sigmoid) */
+    float scale;                      /* and then multiplied by this */
+    int32_t n_groups, groups_chosen;  /* sigmoid, 0: no groups. Experts in groups of E/n_groups; a group counts the sum of its two largest
+                                         p + bias; in groups that are not among the groups_chosen best, p + bias is taken as 0 */
+    const float *bias;                /* [E] sigmoid: for choosing only; NULL: none */
+    const float *expert_scale;        /* [E] multiplies a chosen expert's weight last; NULL: none */
+} router;
+
 typedef enum act { ACT_SILU, ACT_GELU_ERF, ACT_GELU_TANH, ACT_RELU, ACT_SIGMOID } act;
 
 typedef struct device device;

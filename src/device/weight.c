@@ -114,6 +114,19 @@ size_t weight_src_bytes(const weight_src *w) {
     return rows * (weight_row_bytes(w) + scales);
 }
 
+weight_src weight_expert(const weight_src *w, int32_t e) {
+    if (w->each) return w->each[e];
+    weight_src one = *w;
+    size_t rows = (size_t)e * (size_t)w->n_out;
+    one.n_experts = 1;
+    one.codes = (const uint8_t *)w->codes + rows * weight_row_bytes(w);
+    if (!scales_apart(w->format)) return one;
+    size_t at = rows * (size_t)(w->n_in / group_size(w)) * dtype_bytes(w->scale_type);
+    one.scales = (const uint8_t *)w->scales + at;
+    if (w->biases) one.biases = (const uint8_t *)w->biases + at;
+    return one;
+}
+
 /* ---- MLX: codes are one little-endian bit stream a row ----------------------------------------------------------- */
 /* 8 codes from `bits` bytes (codes of 3, 5 and 6 bits cross word borders), spread over the lanes of a word by halving:
  * 4 codes to each 32-bit half, 2 to each 16 bits, 1 to each byte. */

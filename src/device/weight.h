@@ -17,7 +17,7 @@ typedef enum dtype { DT_F32, DT_F16, DT_BF16, DT_I32, DT_U32, DT_U8, DT_I8, DT_C
 size_t dtype_bytes(dtype t);
 const char *dtype_name(dtype t);
 
-/* A matrix [n_out, n_in] (or n_experts of them, stacked) as it lies in a mapped file. Borrows everything. */
+/* A matrix [n_out, n_in] (or n_experts of them) as it lies in a mapped file. Borrows everything. */
 typedef struct weight_src {
     weight_format format;
     int32_t n_experts; /* 1 for an ordinary matrix */
@@ -27,7 +27,10 @@ typedef struct weight_src {
     const void *scales, *biases; /* MLX formats: [n_out, n_in/group]; biases only AFFINE */
     dtype scale_type;          /* AFFINE: F32, F16 or BF16; MX/NV: U8 */
     const char *name;          /* for messages; borrows */
+    const struct weight_src *each; /* [n_experts]: experts that do not lie one after the other; each says where. NULL: stacked */
 } weight_src;
+/* Expert e as a matrix of its own. */
+weight_src weight_expert(const weight_src *w, int32_t e);
 
 /* What the integer form of a source looks like; false for formats without integer codes. */
 typedef struct code_form {
@@ -41,7 +44,7 @@ bool weight_code_form(const weight_src *w, code_form *out);
 const char *weight_format_name(weight_format f);
 size_t weight_row_bytes(const weight_src *w);                              /* codes of one row */
 size_t weight_src_bytes(const weight_src *w);                              /* codes + scales + biases, all experts */
-/* Row r (over experts: e*n_out + r) as f32 [n_in]: the meaning of the format. w = s·(q−z)+b with one rounding per step. */
+/* Row r (of stacked experts: e*n_out + r) as f32 [n_in]: the meaning of the format. w = s·(q−z)+b with one rounding per step. */
 void weight_row_f32(const weight_src *w, int64_t r, float *out);
 /* Row r as codes [n_in], scales and offsets [n_in/group]. Only where weight_code_form says true. */
 void weight_row_codes(const weight_src *w, int64_t r, uint8_t *q, float *s, float *b);

@@ -314,6 +314,8 @@ bool checkpoint_floats(const checkpoint *c, const char *name, size_t n, float *o
 }
 
 void checkpoint_drop(const checkpoint *c, const weight_src *w) {
+    for (int32_t e = 0; w->each && e < w->n_experts; e++) checkpoint_drop(c, &w->each[e]);
+    if (w->each) return;
     size_t rows = (size_t)w->n_experts * (size_t)w->n_out, codes = rows * weight_row_bytes(w);
     file_map_drop(w->codes, codes);
     size_t rest = weight_src_bytes(w) - codes;

@@ -184,6 +184,7 @@ static void cpu_close(device *d) {
     pool_free(d->threads);
     mem_try_free(c->rope_mem, c->rope_bytes);
     mem_try_free(c->scratch, c->scratch_bytes);
+    mem_try_free(c->expert_order, c->expert_order_bytes);
     free(c);
 }
 
@@ -230,7 +231,9 @@ device *device_cpu_open(const device_opts *o, error *err) {
         installers[i].linear(&c->table);
     }
     d->threads = pool_new(o->threads);
-    if (rope_init(c, err)) return d;
+    c->expert_order_bytes = (size_t)d->rows_max * EXPERTS_ACTIVE_MAX * sizeof *c->expert_order;
+    c->expert_order = mem_try(c->expert_order_bytes, 64, err);
+    if (c->expert_order && rope_init(c, err)) return d;
     cpu_close(d);
     return NULL;
 }

@@ -31,6 +31,8 @@ typedef struct cpu_device {
     void *scratch;
     size_t scratch_bytes;
     int32_t linear_widest[CPU_LINEAR_CLASSES]; /* n_in seen, for each way activations are coded; 0: none yet */
+    int32_t *expert_order; /* owns [rows_max][EXPERTS_ACTIVE_MAX]: (row, chosen expert) pairs, sorted */
+    size_t expert_order_bytes;
     rope_cache rope[ROPE_TABLES];
     int rope_next;  /* the entry to overwrite next */
     void *rope_mem; /* owns: pos and cos_sin of all entries */
@@ -106,7 +108,8 @@ void cpu_kv_write(device *d, kv_cache *kv, int group, int32_t page, const void *
 void cpu_kv_discard(device *d, kv_cache *kv, int group, int32_t page);
 uint64_t cpu_kv_saturated(device *d, const kv_cache *kv);
 
-/* One install function a file. Vectors (norms, rope, attention, elementwise, KV): ref, avx2, avx512. */
+/* One install function a file. Everything but matrix products (vec_body.h, attend_body.h, moe_body.h): ref, avx2,
+ * avx512. */
 void cpu_vec_install_ref(device_ops *op);
 void cpu_vec_install_avx2(device_ops *op);
 void cpu_vec_install_avx512(device_ops *op);

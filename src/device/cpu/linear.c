@@ -55,14 +55,6 @@ bool lin_scratch_grow(cpu_device *d, lin_class class, int32_t n_in, error *err) 
 
 /* ---- one call ------------------------------------------------------------------------------------------------------
  */
-/* The coded form of x for one class; cut into row blocks that stay in cache while panels pass by. */
-typedef struct coded {
-    uint8_t *x; /* this and the next borrow the scratch */
-    float *abc;
-    int32_t n_chunks, block_rows;
-    size_t row_bytes, groups;
-} coded;
-
 typedef struct job {
     const lin_kernels *k;
     const float *x;
@@ -72,33 +64,34 @@ typedef struct job {
     lin_part part[LIN_PARTS];
     lin_class class[LIN_PARTS];
     bool used[CPU_LINEAR_CLASSES];
-    coded coded[CPU_LINEAR_CLASSES];
+    lin_coded coded[CPU_LINEAR_CLASSES];
 } job;
 
-static void coded_plan(job *j, const cpu_device *d, lin_class class) {
+lin_coded lin_coded_of(const cpu_device *d, lin_class class, int32_t n_in, int32_t T) {
     uint8_t *base = d->scratch;
     for (lin_class c = 0; c < class; c++) base += class_bytes(c, d->linear_widest[c], d->base.rows_max);
-    coded *o = &j->coded[class];
-    o->n_chunks = chunks_of(j->n_in);
-    o->row_bytes = x_row_bytes(class, o->n_chunks);
-    o->groups = groups_of(class, o->n_chunks);
-    int32_t fit = MIN(MAX((int32_t)(BLOCK_BYTES / o->row_bytes), 12), (int32_t)LIN_TILE),
-            n_blocks = (j->T + fit - 1) / fit;
-    o->block_rows = (j->T + 12 * n_blocks - 1) / (12 * n_blocks) * 12; /* blocks of like size, whole register tiles */
-    o->x = base;
-    o->abc = (float *)(base + (size_t)d->base.rows_max * x_row_bytes(class, chunks_of(d->linear_widest[class])));
+    lin_coded o = {.x = base, .n_chunks = chunks_of(n_in), .class = class};
+    o.row_bytes = x_row_bytes(class, o.n_chunks);
+    o.groups = groups_of(class, o.n_chunks);
+    int32_t fit = MIN(MAX((int32_t)(BLOCK_BYTES / o.row_bytes), 12), (int32_t)LIN_TILE), n_blocks = (T + fit - 1) / fit;
+    o.block_rows = (T + 12 * n_blocks - 1) / (12 * n_blocks) * 12; /* blocks of like size, whole register tiles */
+    o.abc = (float *)(base + (size_t)d->base.rows_max * x_row_bytes(class, chunks_of(d->linear_widest[class])));
+    return o;
+}
+
+lin_block lin_block_of(const lin_coded *o, int32_t first, int32_t n, bool one_plane) {
+    lin_block b = {.n = n, .n_chunks = o->n_chunks, .class = o->class, .one_plane = one_plane};
+    b.x = o->x + (size_t)first * o->row_bytes;
+    b.a = o->abc + (size_t)first * o->groups * 3;
+    b.c = b.a + (size_t)n * o->groups;
+    b.hl = (int32_t *)(b.c + (size_t)n * o->groups);
+    return b;
 }
 
 static lin_block block_of(const job *j, lin_class class, int32_t row) {
-    const coded *o = &j->coded[class];
+    const lin_coded *o = &j->coded[class];
     int32_t first = row / o->block_rows * o->block_rows;
-    lin_block b = {
-        .n = MIN(o->block_rows, j->T - first), .n_chunks = o->n_chunks, .class = class, .one_plane = j->one_plane};
-    b.x = o->x + (size_t)first * o->row_bytes;
-    b.a = o->abc + (size_t)first * o->groups * 3;
-    b.c = b.a + (size_t)b.n * o->groups;
-    b.hl = (int32_t *)(b.c + (size_t)b.n * o->groups);
-    return b;
+    return lin_block_of(o, first, MIN(o->block_rows, j->T - first), j->one_plane);
 }
 
 static void code_rows(void *arg, int task, int worker) {
@@ -163,7 +156,7 @@ void lin_run(device *d, const lin_kernels *k, const float *x, int64_t x_stride, 
     for (int p = 0; p < n_parts; p++) {
         j.part[p] = part[p];
         j.class[p] = lin_class_of(part[p].w, d->num);
-        if (!j.used[j.class[p]]) coded_plan(&j, (cpu_device *)d, j.class[p]);
+        if (!j.used[j.class[p]]) j.coded[j.class[p]] = lin_coded_of((cpu_device *)d, j.class[p], j.n_in, T);
         j.used[j.class[p]] = true;
         j.n_panels += part[p].w->n_panels;
         bytes += part[p].w->expert_bytes;

@@ -1,8 +1,8 @@
 /* Matrix products on the CPU: the packed form of a weight, the coded form of activations, and what one instruction
  * level has to supply. docs/kernels.md explains the layouts, docs/numerics.md the arithmetic and its fixed order.
  *
- * pack.c makes the packed form, linear.c splits the work over threads, linear_ref.c defines the numbers,
- * linear_avx2.c and linear_avx512.c compute the same bytes faster.
+ * pack.c makes the packed form, linear.c and linear_expert.c split the work over threads, linear_ref.c defines the
+ * numbers, linear_avx2.c and linear_avx512.c compute the same bytes faster.
  *
  * A panel is 16 output rows, a chunk 64 columns of a panel, a step 4 columns: 64 bytes of codes, 4 for each row. */
 #pragma once
@@ -67,6 +67,20 @@ typedef struct lin_block {
     bool one_plane; /* 8-bit activations: X is L, H is 0 */
 } lin_block;
 
+/* Where the coded form of a call's rows lies in the device's scratch; cut into row blocks that stay in cache while
+ * panels pass by. */
+typedef struct lin_coded {
+    uint8_t *x; /* this and the next borrow the scratch */
+    float *abc;
+    int32_t n_chunks, block_rows /* at most LIN_TILE */;
+    size_t row_bytes, groups;
+    lin_class class;
+} lin_coded;
+/* For T rows of n_in columns. */
+lin_coded lin_coded_of(const cpu_device *d, lin_class class, int32_t n_in, int32_t T);
+/* The block of rows [first, first+n) of a call's coded rows; n <= block_rows. */
+lin_block lin_block_of(const lin_coded *o, int32_t first, int32_t n, bool one_plane);
+
 /* What an instruction level supplies. */
 typedef struct lin_kernels {
     /* Codes row r of a block from x [n_in]; columns up to the last chunk's end count as 0. */
@@ -92,6 +106,14 @@ enum { LIN_PARTS = 3 };
 /* All parts read the same x [T,K] (row stride x_stride). T <= d->rows_max and every part was packed on d. */
 void lin_run(device *d, const lin_kernels *k, const float *x, int64_t x_stride, int T, int n_parts,
              const lin_part *part);
+/* The same with experts: part[p].w holds many, and chosen [T,A] says which each row takes; part.y is [T,A,n_out]. All
+ * parts of a call have the same number of experts and read the same x [T,K] or [T,A,K]. */
+typedef struct lin_expert_part {
+    const cpu_packed *w;
+    tensor y;
+} lin_expert_part;
+void lin_experts_run(device *d, const lin_kernels *k, tensor x, tensor chosen, int n_parts,
+                     const lin_expert_part *part);
 void lin_embed(device *d, const lin_kernels *k, tensor y, const weight *table, const int32_t *ids, float scale);
 /* Grows d's scratch so that rows of n_in columns fit; pack.c calls it. */
 bool lin_scratch_grow(cpu_device *d, lin_class class, int32_t n_in, error *err);
@@ -113,11 +135,20 @@ lin_part lin_part_of(tensor y, const weight *w);
         lin_run(d, &(kernels), x.p, x.stride[0], x.dim[0], 3,                                                          \
                 (lin_part[]){lin_part_of(y0, w0), lin_part_of(y1, w1), lin_part_of(y2, w2)});                          \
     }                                                                                                                  \
+    static void op_expert_linear_(device *d, tensor y, tensor x, const weight *w, tensor id) {                         \
+        lin_experts_run(d, &(kernels), x, id, 1, (lin_expert_part[]){{w->packed, y}});                                 \
+    }                                                                                                                  \
+    static void op_expert_linear2_(device *d, tensor y0, tensor y1, tensor x, const weight *w0, const weight *w1,      \
+                                   tensor id) {                                                                        \
+        lin_experts_run(d, &(kernels), x, id, 2, (lin_expert_part[]){{w0->packed, y0}, {w1->packed, y1}});             \
+    }                                                                                                                  \
     static void install_ops(device_ops *op) {                                                                          \
         op->embed = op_embed_;                                                                                         \
         op->linear = op_linear_;                                                                                       \
         op->linear2 = op_linear2_;                                                                                     \
         op->linear3 = op_linear3_;                                                                                     \
+        op->expert_linear = op_expert_linear_;                                                                         \
+        op->expert_linear2 = op_expert_linear2_;                                                                       \
     }
 
 /* Activation coding shared by the levels: everything but the rounding of the values. `top` is the largest absolute

@@ -205,20 +205,21 @@ static void panel_pack(void *arg, int task, int worker) {
     const pack_job *j = arg;
     const cpu_packed *p = j->p;
     int expert = task / p->n_panels, panel = task % p->n_panels, n = MIN((int)LIN_ROWS, p->n_out - panel * LIN_ROWS);
+    const weight_src src = weight_expert(j->src, expert);
     uint8_t *out = p->data + (size_t)expert * p->expert_bytes + (size_t)panel * p->panel_bytes;
     uint8_t *q = j->rows + (size_t)worker * j->worker_bytes;
     float *s = (float *)(q + LIN_ROWS * j->row_stride), *b = s + j->row_stride / 16;
     for (int lane = 0; lane < LIN_ROWS; lane++, q += j->row_stride) {
-        int64_t r = (int64_t)expert * p->n_out + panel * LIN_ROWS + lane;
+        int64_t r = panel * LIN_ROWS + lane;
         if (lane >= n) {
             if (!p->floats) memset(q, 0, j->row_stride);
         } else if (p->floats) {
-            float_row_pack(p, j->src, r, lane, out);
+            float_row_pack(p, &src, r, lane, out);
         } else {
-            weight_row_codes(j->src, r, q, s, b);
+            weight_row_codes(&src, r, q, s, b);
             for (int32_t i = 0; p->lookup && i < p->n_in; i++) q[i] = j->index[q[i]];
             if (p->scale == LS_SUPER)
-                super_pack(p, j->src, (const uint8_t *)j->src->codes + (size_t)r * weight_row_bytes(j->src), lane, s, b,
+                super_pack(p, &src, (const uint8_t *)src.codes + (size_t)r * weight_row_bytes(&src), lane, s, b,
                            out + p->scales_at);
             else
                 scales_pack(p, lane, s, b, out + p->scales_at);

@@ -3,7 +3,9 @@
 #include "v16_avx2.h"
 #include "vec_body.h"
 #include "attend_body.h"
+#include "moe_body.h"
 
 void cpu_vec_install_avx2(device_ops *op) {
     VEC_INSTALL(op);
+    MOE_INSTALL(op);
 }

@@ -3,7 +3,9 @@
 #include "v16_avx512.h"
 #include "vec_body.h"
 #include "attend_body.h"
+#include "moe_body.h"
 
 void cpu_vec_install_avx512(device_ops *op) {
     VEC_INSTALL(op);
+    MOE_INSTALL(op);
 }

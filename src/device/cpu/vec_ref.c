@@ -3,7 +3,9 @@
 #include "v16_ref.h"
 #include "vec_body.h"
 #include "attend_body.h"
+#include "moe_body.h"
 
 void cpu_vec_install_ref(device_ops *op) {
     VEC_INSTALL(op);
+    MOE_INSTALL(op);
 }
