@@ -2,6 +2,7 @@
  * the same run. Bytes per token: weights read once and the keys and values of every cached position. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include "../base/pool.h"
 #include "cli.h"
 
@@ -95,42 +96,79 @@ static bool measure(const options *o, engine *e, size_t n, bool decode, double *
     return ok;
 }
 
-static bool bench(const options *o, engine *e, buf *out, error *err) {
-    const model_info *m = engine_model(e);
-    int threads = o->threads ? (int)o->threads : pool_threads_default();
-    double bandwidth = read_bandwidth(threads, err);
-    int32_t *prompts = NULL, *depths = NULL;
-    size_t n_prompts = 0, n_depths = 0;
-    bool ok = bandwidth > 0 && options_numbers(o->prompts, &prompts, &n_prompts, "prompts", err) &&
-              options_numbers(o->depths, &depths, &n_depths, "depths", err);
-    buf_puts(out, "{\"model\":");
-    json_write_string(out, str_of(engine_model_id(e)));
-    buf_printf(out, ",\"threads\":%d,\"numerics\":\"%s\",\"bandwidth_gbs\":%.2f,\"prefill\":[", threads, o->numerics,
-               bandwidth / 1e9);
-    if (!o->json) printf("%s, %d threads, read bandwidth %.1f GB/s\n", engine_model_id(e), threads, bandwidth / 1e9);
-    for (size_t i = 0; ok && i < n_prompts; i++) {
-        double rate;
-        ok = measure(o, e, (size_t)prompts[i], false, &rate, err);
-        if (!ok) break;
-        buf_printf(out, "%s{\"tokens\":%d,\"tok_s\":%.2f}", i ? "," : "", prompts[i], rate);
-        if (!o->json) printf("prefill %6d tokens  %9.1f tok/s\n", prompts[i], rate);
+/* Rates at a list of lengths; values and rates have n. */
+typedef struct series {
+    int32_t *at;  /* owns */
+    double *rate; /* owns */
+    size_t n;
+} series;
+
+static bool series_measure(const options *o, engine *e, const char *list, const char *flag, bool decode, series *s,
+                           error *err) {
+    if (!options_numbers(list, &s->at, &s->n, flag, err)) return false;
+    s->rate = mem_alloc((s->n + 1) * sizeof *s->rate);
+    for (size_t i = 0; i < s->n; i++)
+        if (!measure(o, e, (size_t)MAX(s->at[i], 1), decode, &s->rate[i], err)) return false;
+    return true;
+}
+
+static void series_free(series *s) {
+    free(s->at);
+    free(s->rate);
+}
+
+typedef struct result {
+    series prefill, decode;
+    double load_s, rss_mb, bandwidth;
+    int threads;
+} result;
+
+static double bytes_at(const options *o, const model_info *m, int32_t depth) {
+    double mean_depth = depth + (double)o->tokens / 2;
+    return (double)m->decode_bytes + mean_depth * (double)m->kv_bytes_per_token + (double)m->state_bytes;
+}
+
+static void print_json(const options *o, const engine *e, const result *r) {
+    buf out = {0};
+    buf_puts(&out, "{\"model\":");
+    json_write_string(&out, str_of(engine_model_id(e)));
+    buf_printf(
+        &out,
+        ",\"threads\":%d,\"numerics\":\"%s\",\"load_s\":%.4f,\"rss_mb\":%.1f,\"bandwidth_gbs\":%.2f,\"prefill\":[",
+        r->threads, o->numerics, r->load_s, r->rss_mb, r->bandwidth / 1e9);
+    for (size_t i = 0; i < r->prefill.n; i++)
+        buf_printf(&out, "%s{\"tokens\":%d,\"tok_s\":%.2f}", i ? "," : "", r->prefill.at[i], r->prefill.rate[i]);
+    buf_puts(&out, "],\"decode\":[");
+    for (size_t i = 0; i < r->decode.n; i++) {
+        double bytes = bytes_at(o, engine_model(e), r->decode.at[i]), rate = r->decode.rate[i];
+        buf_printf(&out, "%s{\"depth\":%d,\"tok_s\":%.2f,\"bytes_per_token\":%.0f,\"bandwidth_share\":%.4f}",
+                   i ? "," : "", r->decode.at[i], rate, bytes, bytes * rate / r->bandwidth);
     }
-    buf_puts(out, "],\"decode\":[");
-    for (size_t i = 0; ok && i < n_depths; i++) {
-        double rate, depth = depths[i] + (double)o->tokens / 2;
-        ok = measure(o, e, (size_t)MAX(depths[i], 1), true, &rate, err);
-        if (!ok) break;
-        double bytes = (double)m->decode_bytes + depth * (double)m->kv_bytes_per_token + (double)m->state_bytes;
-        buf_printf(out, "%s{\"depth\":%d,\"tok_s\":%.2f,\"bytes_per_token\":%.0f,\"bandwidth_share\":%.4f}",
-                   i ? "," : "", depths[i], rate, bytes, bytes * rate / bandwidth);
-        if (!o->json)
-            printf("decode at depth %6d %9.1f tok/s  %.1f MB a token, %.0f %% of the bandwidth\n", depths[i], rate,
-                   bytes / 1e6, 100 * bytes * rate / bandwidth);
+    printf("%s]}\n", out.p);
+    buf_free(&out);
+}
+
+static void print_table(const options *o, const engine *e, const result *r) {
+    printf("%s, %d threads, loaded in %.3f s, %.0f MB resident, read bandwidth %.1f GB/s\n", engine_model_id(e),
+           r->threads, r->load_s, r->rss_mb, r->bandwidth / 1e9);
+    for (size_t i = 0; i < r->prefill.n; i++)
+        printf("prefill %6d tokens   %9.1f tok/s\n", r->prefill.at[i], r->prefill.rate[i]);
+    for (size_t i = 0; i < r->decode.n; i++) {
+        double bytes = bytes_at(o, engine_model(e), r->decode.at[i]), rate = r->decode.rate[i];
+        printf("decode at depth %6d %9.1f tok/s  %.1f MB a token, %.0f %% of the bandwidth\n", r->decode.at[i], rate,
+               bytes / 1e6, 100 * bytes * rate / r->bandwidth);
     }
-    buf_puts(out, "]}\n");
-    free(prompts);
-    free(depths);
-    return ok;
+}
+
+/* The bandwidth comes last: its buffer would count into the resident memory. */
+static bool bench(const options *o, engine *e, result *r, error *err) {
+    if (!series_measure(o, e, o->prompts, "prompts", false, &r->prefill, err)) return false;
+    if (!series_measure(o, e, o->depths, "depths", true, &r->decode, err)) return false;
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    r->rss_mb = (double)usage.ru_maxrss / 1024;
+    r->bandwidth = read_bandwidth(r->threads, err);
+    return r->bandwidth > 0;
 }
 
 int verb_bench(const options *o) {
@@ -139,13 +177,16 @@ int verb_bench(const options *o) {
         error_set(&err, ERR_USAGE, "bench takes one model, not '%s'", o->args[1]);
         return cli_fail(&err);
     }
-    buf out = {0};
-    engine *e = NULL;
+    result r = {.threads = o->threads ? (int)o->threads : pool_threads_default()};
     char *path = cli_model_path(o, o->n_args ? o->args[0] : NULL, &err);
-    bool ok = path && (e = cli_engine(o, path, true, &err)) && bench(o, e, &out, &err);
-    if (ok && o->json) fwrite(out.p, 1, out.n, stdout);
+    uint64_t from = clock_ns();
+    engine *e = path ? cli_engine(o, path, true, &err) : NULL;
+    r.load_s = (double)(clock_ns() - from) / 1e9;
+    bool ok = e && bench(o, e, &r, &err);
+    if (ok) (o->json ? print_json : print_table)(o, e, &r);
     engine_close(e);
-    buf_free(&out);
+    series_free(&r.prefill);
+    series_free(&r.decode);
     free(path);
     return ok ? 0 : cli_fail(&err);
 }
