@@ -30,6 +30,7 @@ typedef struct cpu_device {
      */
     void *scratch;
     size_t scratch_bytes;
+    struct pack_slab *slab;                    /* owned by pack.c: where the next weight goes; NULL at first */
     int32_t linear_widest[CPU_LINEAR_CLASSES]; /* n_in seen, for each way activations are coded; 0: none yet */
     int32_t *expert_order; /* owns [rows_max][EXPERTS_ACTIVE_MAX]: (row, chosen expert) pairs, sorted */
     size_t expert_order_bytes;

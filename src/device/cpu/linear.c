@@ -8,6 +8,7 @@ enum {
     TASK_BYTES = 64 * 1024,      /* a task reads at least this much of the weights */
     TASKS_PER_THREAD = 4,        /* so that a thread that was held up does not hold up the others */
     BLOCK_BYTES = 1024 * 1024,   /* coded activations of a row block: half of a 2 MiB second-level cache */
+    FEW_ROWS = 8,                /* below it panels are read LIN_PANELS at a time */
     STREAM_ROWS = 64,            /* from so many rows on, results need not stay in cache */
     CODE_ROWS = 8,               /* rows a coding task takes */
     CODE_ALONE_ELEMS = 16 * 1024 /* fewer activations than this are coded by the caller: a fork-join costs more */
@@ -136,7 +137,7 @@ static void panel_range(void *arg, int task, int worker) {
         for (int32_t row = 0; lo < hi && row < j->T; row += j->coded[j->class[p]].block_rows) {
             lin_block b = block_of(j, j->class[p], row);
             for (int32_t panel = lo, n; panel < hi; panel += n) {
-                n = MIN(hi - panel, (int32_t)LIN_PANELS);
+                n = MIN(hi - panel, b.n < FEW_ROWS ? (int32_t)LIN_PANELS : LIN_PANELS / 2);
                 j->k->panels(part->w, lin_panel_of(part->w, part->expert, panel), n, &b, acc);
                 for (int32_t i = 0; i < n; i++) store(j, part, panel + i, row, b.n, acc + i * b.n * LIN_ROWS);
             }

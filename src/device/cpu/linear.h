@@ -13,7 +13,7 @@ enum {
     LIN_COLS = 64,
     LIN_STEPS = 16,
     LIN_TILE = 96, /* most activation rows of a block; with LIN_PANELS: a chunk's activations and sums stay in 48 KiB */
-    LIN_PANELS = 2 /* panels computed together, so that activations are fetched half as often */
+    LIN_PANELS = 4 /* panels computed together, so that activations are fetched half as often */
 };
 
 /* How scales (and offsets) are kept: the narrowest form that holds the source's values exactly. */
@@ -34,7 +34,8 @@ typedef enum lin_class { LC_F32, LC_16, LC_32, LC_64 } lin_class;
 _Static_assert(LC_64 + 1 == CPU_LINEAR_CLASSES, "internal.h counts them");
 
 typedef struct cpu_packed {
-    uint8_t *data; /* owns: experts, each n_panels panels, each the codes of all chunks and then the scales */
+    uint8_t *data; /* experts, each n_panels panels, each the codes of all chunks and then the scales; in slab */
+    struct pack_slab *slab; /* counts this weight */
     size_t data_bytes, expert_bytes, panel_bytes, scales_at /* in a panel */, chunk_bytes, group_bytes /* of scales */;
     int32_t n_experts, n_out, n_in, n_panels, n_chunks;
     int32_t group, zero; /* columns that share a scale; the code that means 0 */
