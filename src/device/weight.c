@@ -114,17 +114,24 @@ size_t weight_src_bytes(const weight_src *w) {
     return rows * (weight_row_bytes(w) + scales);
 }
 
+static weight_src rows_from(const weight_src *w, size_t from, int32_t n) {
+    weight_src part = *w;
+    part.n_experts = 1;
+    part.n_out = n;
+    part.codes = (const uint8_t *)w->codes + from * weight_row_bytes(w);
+    if (!scales_apart(w->format)) return part;
+    size_t at = from * (size_t)(w->n_in / group_size(w)) * dtype_bytes(w->scale_type);
+    part.scales = (const uint8_t *)w->scales + at;
+    if (w->biases) part.biases = (const uint8_t *)w->biases + at;
+    return part;
+}
+
 weight_src weight_expert(const weight_src *w, int32_t e) {
-    if (w->each) return w->each[e];
-    weight_src one = *w;
-    size_t rows = (size_t)e * (size_t)w->n_out;
-    one.n_experts = 1;
-    one.codes = (const uint8_t *)w->codes + rows * weight_row_bytes(w);
-    if (!scales_apart(w->format)) return one;
-    size_t at = rows * (size_t)(w->n_in / group_size(w)) * dtype_bytes(w->scale_type);
-    one.scales = (const uint8_t *)w->scales + at;
-    if (w->biases) one.biases = (const uint8_t *)w->biases + at;
-    return one;
+    return w->each ? w->each[e] : rows_from(w, (size_t)e * (size_t)w->n_out, w->n_out);
+}
+
+weight_src weight_rows(const weight_src *w, int32_t from, int32_t n) {
+    return rows_from(w, (size_t)from, n);
 }
 
 /* ---- MLX: codes are one little-endian bit stream a row ----------------------------------------------------------- */

@@ -29,8 +29,9 @@ typedef struct weight_src {
     const char *name;          /* for messages; borrows */
     const struct weight_src *each; /* [n_experts]: experts that do not lie one after the other; each says where. NULL: stacked */
 } weight_src;
-/* Expert e as a matrix of its own. */
+/* Expert e as a matrix of its own; rows [from, from+n) of a matrix that has one expert. */
 weight_src weight_expert(const weight_src *w, int32_t e);
+weight_src weight_rows(const weight_src *w, int32_t from, int32_t n);
 
 /* What the integer form of a source looks like; false for formats without integer codes. */
 typedef struct code_form {

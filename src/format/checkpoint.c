@@ -283,6 +283,7 @@ const stored_tensor *checkpoint_part(const checkpoint *c, const char *module, co
 
 bool checkpoint_weight(const checkpoint *c, const char *module, weight_src *out, bool *found, error *err) {
     const stored_tensor *t = checkpoint_part(c, module, "weight"), *scales = NULL;
+    if (!t) t = checkpoint_tensor(c, str_of(module));
     *out = (weight_src){0};
     *found = t != NULL;
     if (!t) return true;

@@ -41,7 +41,8 @@ size_t checkpoint_n_tensors(const checkpoint *c);
 const stored_tensor *checkpoint_tensor_at(const checkpoint *c, size_t i);
 const stored_tensor *checkpoint_tensor(const checkpoint *c, str name); /* NULL if absent */
 size_t checkpoint_file_bytes(const checkpoint *c);
-/* The matrix called `module` ("model.layers.0.self_attn.q_proj"): finds module.weight, and for MLX-quantised ones module.scales and
+/* The matrix called `module` ("model.layers.0.self_attn.q_proj"): finds module.weight (or a tensor called like the module itself:
+ * "mlp.experts.gate_up_proj"), and for MLX-quantised ones module.scales and
  * module.biases with bits, group and mode from config "quantization" (per-module entries first; `false` = not quantised).
  * Shape [n_out,n_in] or [n_experts,n_out,n_in]. found=false (and true returned) when there is no such tensor.
  * GGUF: `module` is the GGUF name without ".weight" ("blk.0.attn_q"). Errors: ERR_FORMAT naming tensor and offset. */

@@ -11,9 +11,11 @@ typedef struct binding {
     const weight *same; /* w becomes a copy of this once that is loaded: a tied head */
     const char *name;   /* canonical: "model.layers.0.self_attn.q_proj" */
     const char *stored; /* as the checkpoint calls it; a tensor's with ".weight" if it has that */
-    bool biased;
+    bool biased, experts;
     int n;
     int32_t dim[4];
+    int32_t active; /* experts: how many of them a row reads */
+    float shift;    /* a tensor's values gain this */
     weight_src src;
     size_t at, bias_at; /* place in the block of vectors, in floats */
 } binding;
@@ -23,6 +25,8 @@ struct binder {
     config *c;
     char prefix[96];
     bool biased;
+    int32_t active;
+    float shift;
     binding *list; /* owns until bindings_make copies it to the arena */
     size_t n, cap;
 };
@@ -64,6 +68,14 @@ void bind_bias(binder *b, bool biased) {
     b->biased = biased;
 }
 
+void bind_active(binder *b, int32_t active) {
+    b->active = active;
+}
+
+void bind_norm_shift(binder *b, float shift) {
+    b->shift = shift;
+}
+
 static binding *bind_new(binder *b, const char *name, int n, const int32_t *dim) {
     if (b->n == b->cap) b->list = mem_resize(b->list, (b->cap = b->cap ? 2 * b->cap : 64) * sizeof *b->list);
     binding *to = &b->list[b->n++];
@@ -82,8 +94,21 @@ void bind_tensor(binder *b, tensor *to, const char *name, int n, const int32_t *
     bind_new(b, name, n, dim)->t = to;
 }
 
+void bind_norm(binder *b, tensor *to, const char *name, int n, const int32_t *dim) {
+    binding *x = bind_new(b, name, n, dim);
+    x->t = to;
+    x->shift = b->shift;
+}
+
+void bind_experts(binder *b, weight *to, const char *name, int n, const int32_t *dim) {
+    binding *x = bind_new(b, name, n, dim);
+    x->w = to;
+    x->experts = true;
+    x->active = b->active;
+}
+
 /* ---- names ------------------------------------------------------------------------------------------------------ */
-static const stored_tensor *tensor_named(const config *c, const char *module, const char *suffix) {
+const stored_tensor *tensor_named(const config *c, const char *module, const char *suffix) {
     char name[256];
     int n = snprintf(name, sizeof name, "%s%s", module, suffix);
     return n < (int)sizeof name ? checkpoint_tensor(c->from, (str){name, (size_t)n}) : NULL;
@@ -156,22 +181,30 @@ static size_t vector_place(model *m, int64_t n) {
     return at;
 }
 
+void weight_use(const config *c, const char *module, map *used) {
+    static const char *const parts[] = {".weight", ".scales", ".biases", ""};
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        const stored_tensor *t = tensor_named(c, module, parts[i]);
+        if (t) map_set(used, t->name, 1);
+    }
+}
+
 static bool find_weight(model *m, config *c, binding *b, map *used, error *err) {
-    bool found;
-    if (!checkpoint_weight(c->from, b->stored, &b->src, &found, err)) return false;
+    bool found, ok = b->experts ? experts_find(m, c, b->stored, b->dim[0], b->dim[1], &b->src, &found, used, err)
+                                : checkpoint_weight(c->from, b->stored, &b->src, &found, err);
+    if (!ok) return false;
     int64_t dim[3] = {b->src.n_experts, b->src.n_out, b->src.n_in};
     bool flat = found && b->src.n_experts == 1;
     if (!found) return shape_error(c, b, b->stored, 0, NULL, err);
     if (!shape_same(3, dim, b->n, b->dim)) return shape_error(c, b, b->stored, flat ? 2 : 3, flat ? dim + 1 : dim, err);
-    static const char *const parts[] = {".weight", ".scales", ".biases"};
-    for (size_t i = 0; i < COUNT(parts); i++) {
-        const stored_tensor *t = tensor_named(c, b->stored, parts[i]);
-        if (t) map_set(used, t->name, 1);
-    }
+    weight_use(c, b->stored, used);
     size_t bytes = m->d->vt->packed_bytes(m->d, &b->src);
     m->info.weight_bytes += bytes;
     /* A step reads one row of an embedding table, unless the table is the output head too. */
-    if (m->tied || !str_ends(str_of(b->name), STR("embed_tokens"))) m->info.decode_bytes += bytes;
+    if (b->experts)
+        m->info.decode_bytes += bytes / (size_t)b->dim[0] * (size_t)MIN(b->active, b->dim[0]);
+    else if (m->tied || !str_ends(str_of(b->name), STR("embed_tokens")))
+        m->info.decode_bytes += bytes;
     if (!b->biased) return true;
     const stored_tensor *bias = tensor_named(c, b->stored, ".bias");
     binding shape = {.n = 1, .dim = {b->src.n_out}};
@@ -327,6 +360,7 @@ bool bindings_load(model *m, config *c, error *err) {
             float *at = (float *)m->vectors + b->at;
             *b->t = tensor_of(at, DT_F32, b->n, b->dim);
             if (!checkpoint_floats(c->from, b->stored, (size_t)n_elements(b), at, err)) return false;
+            for (int64_t k = 0; b->shift && k < n_elements(b); k++) at[k] += b->shift;
         }
     }
     return true;

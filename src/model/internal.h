@@ -82,16 +82,25 @@ const char *gguf_name(const checkpoint *c, arena *a, const char *name);
 
 /* ---- tensors (bind.c) ------------------------------------------------------------------------------------------- */
 /* One line a tensor: T(kind, field, name, shape...). kind `weight`: a matrix [out,in] or experts [E,out,in], in any
- * format; `tensor`: a vector or small array as f32. name: as Hugging Face calls the module, below the prefix set by
- * bind_at; ".weight" is added. Expanded by TENSOR_MEMBER (struct) and TENSOR_BIND (with `b` and the struct `w` in
- * scope). */
+ * format; `experts`: a stack of them that may lie apart or fused in the file (experts.c); `tensor`: a vector or small
+ * array as f32; `norm`: a tensor that may gain 1. name: as Hugging Face calls the module (experts: as MLX calls the
+ * stack, "mlp.switch_mlp.gate_proj"), below the prefix set by bind_at; ".weight" is added. Expanded by TENSOR_MEMBER
+ * (struct) and TENSOR_BIND (with `b` and the struct `w` in scope). */
 #define TENSOR_MEMBER(kind, field, ...) kind field;
 #define TENSOR_BIND(kind, field, name, ...) \
     bind_##kind(b, &w->field, name, (int)COUNT(((int32_t[]){__VA_ARGS__})), (int32_t[]){__VA_ARGS__});
 void bind_at(binder *b, const char *fmt, ...) PRINTF(2, 3); /* prefix of the names that follow: "model.layers.3." */
 void bind_bias(binder *b, bool biased); /* do the matrices that follow have a bias? false at first */
+/* Of the experts that follow a row reads so many: what a decode step reads. */
+void bind_active(binder *b, int32_t active);
+/* What the norms that follow gain: 1 where a checkpoint stores w and the model multiplies by 1 + w. 0 at first. */
+void bind_norm_shift(binder *b, float shift);
 void bind_weight(binder *b, weight *to, const char *name, int n, const int32_t *dim);
 void bind_tensor(binder *b, tensor *to, const char *name, int n, const int32_t *dim);
+typedef weight experts;
+typedef tensor norm;
+void bind_experts(binder *b, experts *to, const char *name, int n, const int32_t *dim);
+void bind_norm(binder *b, norm *to, const char *name, int n, const int32_t *dim);
 /* The output head [V,D]: "lm_head", or the embedding table itself when tie_word_embeddings says so; without that key
  * the model is tied if it has no lm_head. Sets base->tied. */
 void bind_head(binder *b, weight *to, const weight *tok, int32_t V, int32_t D);
@@ -100,6 +109,13 @@ bool bindings_make(model *m, config *c,
                    error *err); /* runs fam->bind, finds each tensor, checks shapes, adds up sizes */
 bool bindings_load(model *m, config *c, error *err); /* packs; pages of the mapping are dropped as it goes */
 void bindings_free(model *m);
+
+/* Below the tables: the tensor "<module><suffix>" or NULL; marks what a module consists of as used. */
+const stored_tensor *tensor_named(const config *c, const char *module, const char *suffix);
+void weight_use(const config *c, const char *module, map *used);
+/* The experts [E,N,K] called `stored` in whichever form the checkpoint has them (experts.c). */
+bool experts_find(model *m, config *c, const char *stored, int32_t E, int32_t N, weight_src *out, bool *found,
+                  map *used, error *err);
 
 /* ---- activations and caches (plan.c) ---------------------------------------------------------------------------- */
 /* One line an activation: B(name, width). Expanded by WORK_MEMBER (struct), WORK_PLAN (with `m` and `p` in scope) and
@@ -126,6 +142,27 @@ typedef struct rope_opts {
  * proportional, freq_factors (a GGUF's own list of divisors). */
 void rope_make(model *m, config *c, rope_table *out, const rope_opts *o);
 
+/* ---- mixtures of experts (part_moe.c) --------------------------------------------------------------------------- */
+/* One layer's experts, and how they are chosen. */
+typedef struct moe {
+    experts gate, up, down; /* [E,F,D], [E,F,D], [E,D,F] */
+    router how;
+} moe;
+/* Activations, shared by the layers; [T,...] rows of the step. */
+typedef struct moe_work {
+    tensor score;      /* [T,E] */
+    tensor id, weight; /* [T,A] */
+    tensor g, u, y;    /* [T,A*F], [T,A*F], [T,A*D] */
+} moe_work;
+/* E and A within what devices offer, A <= E. */
+void moe_check(config *c, int32_t E, int32_t A);
+/* prefix: "mlp.switch_mlp." */
+void moe_bind(binder *b, moe *w, const char *prefix, int32_t E, int32_t A, int32_t F, int32_t D);
+void moe_plan(plan *p, moe_work *to, int32_t E, int32_t A, int32_t F, int32_t D);
+/* y [T,D] = Σ over the chosen experts e of weight_e · down_e(act(gate_e x) · up_e x), in ascending order of e. score
+ * [T,E]: what the router's own product says; work->score unless the family has it elsewhere. */
+void moe_forward(device *d, tensor y, tensor x, tensor score, const moe *w, const moe_work *work, act a);
+
 /* ---- the operations as family files write them; `d`, `s` and `kv` are in scope --------------------------------- */
 #define embed(y, table, scale)             op_embed(d, y, &(table), s->ids, scale)
 #define linear(y, x, w)                    op_linear(d, y, x, &(w))
@@ -138,6 +175,8 @@ void rope_make(model *m, config *c, rope_table *out, const rope_opts *o);
 #define attend(o, q, layer, how)           op_attend(d, o, q, kv, layer, s, &(how))
 #define act_mul(y, g, u, a)                op_act_mul(d, y, g, u, a)
 #define add(x, y)                          op_add(d, x, y)
+#define act(y, x, a)                       op_act(d, y, x, a)
+#define mul_rows(x, c)                     op_mul_rows(d, x, c)
 #define gather(y, x)                       op_gather(d, y, x, s->out) /* the R wanted rows */
 /* x [T,H*Dh], which may be columns of something wider, seen as [T,H,Dh] */
 static inline tensor heads(tensor x, int32_t H) {
