@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes a GGUF with the weights of a llama-family checkpoint in Hugging Face's layout (bf16 or expanded MLX codes), the way
-llama.cpp's converter lays it out: rows of q and k reordered for interleaved rotation, llama3 scaling as rope_freqs, no vocabulary.
+llama.cpp's converter lays it out: rows of q and k reordered for interleaved rotation, llama3 scaling as rope_freqs, and a vocabulary of bytes.
 
     python tools/make_gguf.py CHECKPOINT OUT.gguf [TYPE]      TYPE: BF16 (default), F32, Q8_0, ... of the matrices
 """
@@ -30,6 +30,18 @@ def gguf_name(name):
 def interleave(v, heads):
     """Rows (i, i + Dh/2) of a head become neighbours."""
     return v.reshape(heads, 2, -1, *v.shape[1:]).swapaxes(1, 2).reshape(v.shape)
+
+
+def add_vocabulary(w, n):
+    """SentencePiece's three specials, the bytes, and fillers."""
+    special, bytes_ = ["<unk>", "<s>", "</s>"], [f"<0x{i:02X}>" for i in range(256)]
+    fillers = [f"\u2581t{i}" for i in range(n - 259)]
+    w.add_tokenizer_model("llama")
+    w.add_token_list(special + bytes_ + fillers)
+    w.add_token_scores([0.0] * n)
+    w.add_token_types([2, 3, 3] + [6] * 256 + [1] * len(fillers))
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
 
 
 def rope_freqs(c, head):
@@ -63,8 +75,7 @@ def main():
     w.add_rope_freq_base(c["rope_theta"])
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_vocab_size(c["vocab_size"])
-    w.add_tokenizer_model("no_vocab")
-    w.add_eos_token_id(267)
+    add_vocabulary(w, c["vocab_size"])
     if c.get("rope_scaling"):
         w.add_tensor("rope_freqs.weight", rope_freqs(c, head))
     for name, v in tensors.items():
