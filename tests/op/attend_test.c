@@ -342,6 +342,25 @@ static void test_page_life(void **state) {
     }
 }
 
+/* A sequence without rows in the step is no reason to look at its pages. */
+static void test_sequence_without_rows(void **state) {
+    attn_case c = {.heads = 1, .ratio = 1, .kw = 16, .vw = 16, .n = 1, .type = DT_F16};
+    for (int l = 0; l < LEVELS; l++) {
+        if (!dev[l]) continue;
+        kv_cache *kv = cache_new(dev[l], &c, 1);
+        float x[16] = {1, 2, 3}, o[16];
+        int32_t page = 0, none = -1;
+        step_seq ss[2] = {{.page = {&none}}, {.n_rows = 1, .page = {&page}}};
+        step s = {.n_rows = 1, .n_seqs = 2, .seq = ss};
+        tensor t = tensor_f32(x, 1, 1, 16);
+        op_kv_append(dev[l], kv, 0, t, t, &s);
+        op_attend(dev[l], tensor_f32(o, 1, 1, 16), t, kv, 0, &s, &(attn){.scale = 1});
+        assert_int_equal(dev[l]->status.code, 0);
+        assert_memory_equal(o, x, sizeof x);
+        dev[l]->vt->kv_free(dev[l], kv);
+    }
+}
+
 static void test_bad_specs(void **state) {
     error err = {0};
     kv_layer l = {1, 5000, 16, 0};
@@ -364,6 +383,7 @@ int main(void) {
         cmocka_unit_test(test_saturation),
         cmocka_unit_test(test_page_life),
         cmocka_unit_test(test_bad_specs),
+        cmocka_unit_test(test_sequence_without_rows),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

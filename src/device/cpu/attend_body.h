@@ -135,7 +135,7 @@ GEMM(gemm_f32, float, v_load)
 GEMM(gemm_f16, uint16_t, v_load_f16)
 GEMM(gemm_bf16, uint16_t, v_load_bf16)
 #undef GEMM
-enum { WIDE_ROWS = 12 };
+enum { WIDE_ROWS = 12 /* more query rows than this: a page is widened to f32 once instead of in every pass */ };
 typedef void gemm_fn(int rows, int cols, const float *a, int lda, const void *b, int ldb, float *c, int ldc, int k,
                      bool zero);
 
@@ -252,7 +252,7 @@ static void attend_chunk(const attend_job *j, const attend_tile *t, const attend
     int kw = lay->dim.k_width, vp = lay->v_pad;
     dtype type = j->kv->type;
     gemm_fn *gemm = type == DT_F16 ? gemm_f16 : type == DT_BF16 ? gemm_bf16 : gemm_f32;
-    bool wide = type != DT_F32 && t->n > WIDE_ROWS; /* several passes over the page: widen it once */
+    bool wide = type != DT_F32 && t->n > WIDE_ROWS;
     if (wide) gemm = gemm_f32;
     for (int r = 0; r < t->n; r++) m[r] = -FLT_MAX;
     memset(l, 0, sizeof *l * (size_t)t->n);
@@ -395,6 +395,7 @@ static attend_plan plan_of(const attend_job *j) {
     int step = ATTN_CHUNK * KV_PAGE;
     for (int b = 0; b < j->s->n_seqs; b++) {
         const step_seq *q = &j->s->seq[b];
+        if (q->n_rows == 0) continue;
         int tiles = tiles_of(j, q), last = q->pos0 + q->n_rows - 1;
         int64_t see = j->a->window ? MIN(last + 1, j->a->window + q->n_rows) : last + 1;
         p.tiles += tiles * j->layer->dim.heads;
@@ -408,6 +409,7 @@ static attend_plan plan_of(const attend_job *j) {
 static bool pages_present(const attend_job *j) {
     for (int b = 0; b < j->s->n_seqs; b++) {
         const step_seq *q = &j->s->seq[b];
+        if (q->n_rows == 0) continue;
         int first = j->a->window ? MAX(0, q->pos0 - j->a->window + 1) / KV_PAGE : 0;
         for (int i = first; i <= (q->pos0 + q->n_rows - 1) / KV_PAGE; i++)
             if (q->page[j->layer->dim.group][i] < 0) return false;
