@@ -212,21 +212,33 @@ FILTER(f_unique) {
 }
 
 typedef struct pieces {
-    int64_t n;
-    value fill;
+    value count, fill;
 } pieces;
+/* A row ends when its length equals linecount: 0 makes an empty row first, anything that is no number one row of all.
+ */
 static bool batch_next(core *c, jiter *g, value *out) {
     pieces *p = g->state;
     value v;
-    if (!g->begun) iter_begin(c, &g->src, g->v);
+    bool first = !g->begun;
+    if (first) iter_begin(c, &g->src, g->v);
     g->begun = true;
-    if (!v_is(p->fill, V_MISSING) && g->done) return false;
     jlist *l = list_new(c, 4);
-    /* a row of less than one item is never full: everything goes into one row */
-    while ((p->n < 1 || (int64_t)l->n < p->n) && iter_next(c, &g->src, &v)) list_push(c, l, v);
+    if (!first && g->items) list_push(c, l, g->items->v[0]); /* what did not fit the row before */
+    g->items = NULL;
+    while (iter_next(c, &g->src, &v)) {
+        if (value_eq(c, v_int((int64_t)l->n), p->count)) {
+            g->items = list_new(c, 1);
+            list_push(c, g->items, v);
+            *out = v_list(l);
+            return true;
+        }
+        list_push(c, l, v);
+    }
     if (!l->n) return false;
-    if (given(p->fill))
-        while ((int64_t)l->n < p->n) list_push(c, l, p->fill);
+    if (given(p->fill) && value_order(c, v_int((int64_t)l->n), p->count, "<") == -1) {
+        int64_t n = index_of(c, p->count, "linecount");
+        while ((int64_t)l->n < n) list_push(c, l, p->fill);
+    }
     *out = v_list(l);
     return true;
 }
@@ -234,9 +246,10 @@ static bool slice_next(core *c, jiter *g, value *out) {
     pieces *p = g->state;
     if (!g->items) {
         jlist *all = list_of(c, g->v), *rows = list_new(c, 4);
-        if (!p->n) jinja_fail(c, "integer division or modulo by zero");
-        int64_t each = p->n > 0 ? (int64_t)all->n / p->n : 0, extra = p->n > 0 ? (int64_t)all->n % p->n : 0, at = 0;
-        for (int64_t k = 0; k < p->n; k++) {
+        int64_t n = index_of(c, p->count, "slices"), at = 0;
+        if (!n) jinja_fail(c, "integer division or modulo by zero");
+        int64_t each = n > 0 ? (int64_t)all->n / n : 0, extra = n > 0 ? (int64_t)all->n % n : 0;
+        for (int64_t k = 0; k < n; k++) {
             jlist *row = list_new(c, (size_t)each + 1);
             for (int64_t i = 0; i < each + (k < extra); i++) list_push(c, row, all->v[at++]);
             if (given(p->fill) && k >= extra) list_push(c, row, p->fill);
@@ -247,15 +260,16 @@ static bool slice_next(core *c, jiter *g, value *out) {
     }
     return next_item(g, out);
 }
-FILTER(f_batch) {
+static pieces *pieces_new(core *c, value *v) {
     pieces *p = jinja_new(c, pieces);
-    *p = (pieces){index_of(c, v[0], "linecount"), v[1]};
-    return generator(c, self, batch_next, p);
+    *p = (pieces){v[0], v[1]};
+    return p;
+}
+FILTER(f_batch) {
+    return generator(c, self, batch_next, pieces_new(c, v));
 }
 FILTER(f_slice) {
-    pieces *p = jinja_new(c, pieces);
-    *p = (pieces){index_of(c, v[0], "slices"), v[1]};
-    return generator(c, self, slice_next, p);
+    return generator(c, self, slice_next, pieces_new(c, v));
 }
 
 static bool reverse_next(core *c, jiter *g, value *out) {
@@ -297,7 +311,7 @@ FILTER(f_sort) {
         for (size_t k = 0; k < paths->n; k++) list_push(c, key, path_get(c, &p[k], l->v[i]));
         keys[i] = v_list(key);
     }
-    value_sort(c, l->v, keys, l->n, flag(c, v[0], false));
+    value_sort(c, l->v, keys, l->n, integer(c, v[0], 0, "reverse") != 0);
     return v_list(l);
 }
 
@@ -320,7 +334,7 @@ FILTER(f_dictsort) {
         keys[i] = side ? e->val : e->key;
         if (!sensitive) keys[i] = fold(c, keys[i]);
     }
-    value_sort(c, l->v, keys, l->n, flag(c, v[2], false));
+    value_sort(c, l->v, keys, l->n, integer(c, v[2], 0, "reverse") != 0);
     return v_list(l);
 }
 

@@ -86,6 +86,7 @@ FILTER(f_join) {
     jstr *sep = v_is(v[0], V_MISSING) ? str_lit(c, "") : plain(c, v[0]);
     value map_args = v[1];
     jstr *name = str_lit(c, "attribute");
+    if (!can_iterate(self)) jinja_fail(c, "'%s' object is not iterable", type_name(self));
     if (given(v[1]))
         self = filter_apply(c, str_lit(c, "map"), self, &(args){.names = &name, .named = &map_args, .n_named = 1});
     sbuf b;
@@ -150,7 +151,6 @@ FILTER(f_indent) {
 }
 
 FILTER(f_truncate) {
-    if (v_is(self, V_UNDEFINED)) return self;
     int64_t length = integer(c, v[0], 255, "length"), leeway = given(v[3]) ? index_of(c, v[3], "leeway") : 5;
     jstr *end = v_is(v[2], V_MISSING) ? str_lit(c, "...") : value_str(c, v[2]);
     int64_t tail = (int64_t)str_chars(end);

@@ -275,7 +275,7 @@ static void where_bytes_come_from(void **state) {
         {"{% set ns = namespace(a='') %}{% for i in range(3) %}{% set ns.a = ns.a ~ '|' ~ d.n %}{% endfor %}{{ ns.a }}",
          "|7|7|7", "tututu"},
         {"{{ x.title() }}{{ x|capitalize }}", "Ab,CdAb,cd", "uuuuuuuuuu"},
-        {"{{ j|from_json }}", "{'a': 'b'}", "ttutttutt"},
+        {"{{ j|from_json }}", "{'a': 'b'}", "ttuttttutt"},
     };
     arena *a = arena_new(0);
     error err = {0};
