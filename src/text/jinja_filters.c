@@ -433,7 +433,7 @@ FILTER(f_abs) {
 
 FILTER(f_int) {
     value otherwise = v_is(v[0], V_MISSING) ? v_int(0) : v[0];
-    int64_t i, base = integer(c, v[1], 10, "base");
+    int64_t i;
     bool large;
     double d;
     if (v_is(self, V_UNDEFINED)) undefined_fail(c, self);
@@ -442,8 +442,9 @@ FILTER(f_int) {
     if (v_is(self, V_BOOL)) return v_int(self.b);
     if (v_is(self, V_FLOAT)) return isnan(self.f) ? otherwise : float_to_int(c, self.f);
     if (!v_is(self, V_STR)) return otherwise;
-    if (base != 0 && (base < 2 || base > 36)) jinja_fail(c, "int() base must be >= 2 and <= 36, or 0");
-    if (str_to_int(self.s, (int)base, &i, &large)) {
+    int64_t base = integer(c, v[1], 10, "base");
+    bool known = base == 0 || (base >= 2 && base <= 36);
+    if (known && str_to_int(self.s, (int)base, &i, &large)) {
         if (large) jinja_fail(c, "integer overflow: results beyond 64 bits are not supported");
         return v_int(i);
     }

@@ -221,7 +221,7 @@ static value m_rsplit(core *c, value self, value *v, const args *a) {
     return v_list(sep ? rsplit_on(c, self.s, sep, max) : rsplit_space(c, self.s, max));
 }
 static value m_splitlines(core *c, value self, value *v, const args *a) {
-    bool keep = given(v[0]) && truthy(c, v[0]);
+    bool keep = want_int(c, v[0], 0, "keepends") != 0;
     jlist *l = list_new(c, 4);
     for (size_t i = 0; i < self.s->n;) {
         size_t end, next = str_line(self.s, i, &end);

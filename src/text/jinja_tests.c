@@ -22,7 +22,7 @@ TEST(t_undefined) {
     return v_bool(v_is(self, V_UNDEFINED));
 }
 static str name_of(core *c, value self) {
-    if (v_is(self, V_LIST) || v_is(self, V_DICT)) jinja_fail(c, "unhashable type: '%s'", type_name(self));
+    value_hash(c, self); /* fails on what cannot be a key */
     return v_is(self, V_STR) ? (str){self.s->p, self.s->n} : STR("");
 }
 TEST(t_filter) {
