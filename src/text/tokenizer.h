@@ -13,7 +13,7 @@ typedef struct vocab {
     str *token;     /* [n] owns the array; text borrows (tokenizer's arena); p NULL: no such id */
     int32_t n, cap; /* ids are below n */
     uint32_t count; /* distinct spellings */
-    uint32_t *slot; /* owns; open addressing, id + 1 */
+    uint64_t *slot; /* owns; open addressing; 0: free */
     uint32_t mask;
     int32_t direct[VOCAB_DIRECT]; /* id of a single low code point, -1 */
 } vocab;

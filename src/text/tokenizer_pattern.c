@@ -275,7 +275,8 @@ static str text_for_pcre(str s, buf *copy) {
     return copy->n ? buf_view(copy) : s;
 }
 
-enum { MATCH_LIMIT = 50 * 1000 * 1000, DEPTH_LIMIT = 100 * 1000, HEAP_LIMIT_KIB = 256 * 1024 };
+enum { STACK_FIRST = 1 << 20, STACK_MAX = 64 << 20 };
+enum { MATCH_LIMIT = 50 * 1000 * 1000, DEPTH_LIMIT = 100 * 1000, HEAP_LIMIT_KIB = 64 * 1024 };
 
 static bool pcre_compile(pattern *p, str source, error *err) {
     int code;
@@ -299,28 +300,45 @@ static bool pcre_compile(pattern *p, str source, error *err) {
     return true;
 }
 
+/* One walk over one text. */
+typedef struct walk {
+    pcre2_match_data *data;       /* owns */
+    pcre2_match_context *context; /* owns once there is a stack, else borrows the pattern's */
+    pcre2_jit_stack *stack;       /* owns; NULL until the 32 KiB that matching has by itself do not do */
+} walk;
+
+static int match_at(const pattern *p, str text, size_t at, walk *w) {
+    int n = pcre2_match(p->code, (PCRE2_SPTR)text.p, text.n, at, PCRE2_NO_UTF_CHECK, w->data, w->context);
+    if (n != PCRE2_ERROR_JIT_STACKLIMIT || w->stack) return n;
+    w->stack = pcre2_jit_stack_create(STACK_FIRST, STACK_MAX, NULL);
+    w->context = pcre2_match_context_copy(p->limits);
+    pcre2_jit_stack_assign(w->context, NULL, w->stack);
+    return pcre2_match(p->code, (PCRE2_SPTR)text.p, text.n, at, PCRE2_NO_UTF_CHECK, w->data, w->context);
+}
+
 static bool pcre_find(const pattern *p, str s, spans *out, error *err) {
     buf copy = {0};
     str text = text_for_pcre(s, &copy);
-    pcre2_match_data *data = pcre2_match_data_create(1, NULL);
+    walk w = {.data = pcre2_match_data_create(1, NULL), .context = p->limits};
     bool ok = true;
     size_t last = SIZE_MAX; /* where the match before ended: an empty one right there does not count */
     for (size_t at = 0; at <= s.n;) {
-        int n = pcre2_match(p->code, (PCRE2_SPTR)text.p, text.n, at, PCRE2_NO_UTF_CHECK, data, p->limits);
+        int n = match_at(p, text, at, &w);
         if (n == PCRE2_ERROR_NOMATCH) break;
         if (n < 0) {
             ok =
                 error_set(err, ERR_INVALID, "tokenizer: the split pattern takes too long on this text at byte %zu", at);
             break;
         }
-        PCRE2_SIZE *o = pcre2_get_ovector_pointer(data);
+        PCRE2_SIZE *o = pcre2_get_ovector_pointer(w.data);
         size_t from = o[0], to = o[1], len = 1;
         if (from < to || from != last) spans_push(out, from, to);
         last = to;
         if (from == to && to < s.n) utf8_get(text.p + to, &len);
         at = from < to ? to : to + len;
     }
-    pcre2_match_data_free(data);
+    if (w.stack) pcre2_jit_stack_free(w.stack), pcre2_match_context_free(w.context);
+    pcre2_match_data_free(w.data);
     buf_free(&copy);
     return ok;
 }

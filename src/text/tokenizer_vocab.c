@@ -23,18 +23,25 @@ void vocab_deinit(vocab *v) {
     free(v->slot), free(v->token);
 }
 
-static uint32_t slot_find(const vocab *v, str token) {
-    uint32_t at = hash_of(token) & v->mask;
-    while (v->slot[at] && !str_eq(v->token[v->slot[at] - 1], token)) at = (at + 1) & v->mask;
+/* A slot is hash << 32 | id + 1: comparing hashes first saves most looks at the texts, which lie far apart. */
+static uint32_t slot_find(const vocab *v, str token, uint32_t hash) {
+    uint32_t at = hash & v->mask;
+    for (uint64_t s; (s = v->slot[at]); at = (at + 1) & v->mask)
+        if (s >> 32 == hash && str_eq(v->token[(uint32_t)s - 1], token)) break;
     return at;
 }
 
 static void vocab_grow(vocab *v) {
-    uint32_t *old = v->slot, cap = v->mask + 1;
+    uint64_t *old = v->slot;
+    uint32_t cap = v->mask + 1;
     v->mask = cap * 2 - 1;
     v->slot = mem_alloc((size_t)cap * 2 * sizeof *v->slot);
-    for (uint32_t i = 0; i < cap; i++)
-        if (old[i]) v->slot[slot_find(v, v->token[old[i] - 1])] = old[i];
+    for (uint32_t i = 0; i < cap; i++) {
+        uint32_t at = (uint32_t)(old[i] >> 32) & v->mask;
+        if (!old[i]) continue;
+        while (v->slot[at]) at = (at + 1) & v->mask;
+        v->slot[at] = old[i];
+    }
     free(old);
 }
 
@@ -49,10 +56,10 @@ bool vocab_add(vocab *v, arena *a, str token, int64_t id, error *err) {
         v->cap = cap;
     }
     if (v->count * 2 > v->mask) vocab_grow(v);
-    uint32_t at = slot_find(v, token);
+    uint32_t hash = hash_of(token), at = slot_find(v, token, hash);
     if (!v->slot[at]) v->count++;
     v->token[id] = arena_str(a, token);
-    v->slot[at] = (uint32_t)id + 1;
+    v->slot[at] = (uint64_t)hash << 32 | ((uint32_t)id + 1);
     v->n = MAX(v->n, (int32_t)id + 1);
     if (token.n && token.n <= 2) {
         size_t len;
@@ -63,7 +70,7 @@ bool vocab_add(vocab *v, arena *a, str token, int64_t id, error *err) {
 }
 
 int32_t vocab_find(const vocab *v, str token) {
-    return (int32_t)v->slot[slot_find(v, token)] - 1;
+    return (int32_t)(uint32_t)v->slot[slot_find(v, token, hash_of(token))] - 1;
 }
 
 int32_t vocab_find_point(const vocab *v, uint32_t cp, str spelled) {
