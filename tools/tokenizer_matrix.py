@@ -57,7 +57,8 @@ ADDED = [special("<|im_start|>"), special("<|im_end|>"), special("<|im_start|im_
          AddedToken("\n\n", normalized=False), AddedToken("é", normalized=True), AddedToken("of them", normalized=False, lstrip=True)]
 
 
-def matrix(folder):
+def matrix(folder, small=False):
+    half = 2 if small else 1
     os.makedirs(folder, exist_ok=True)
     out = []
 
@@ -68,7 +69,7 @@ def matrix(folder):
         t.save(path)
         out.append(path)
 
-    byte_bpe = train(models.BPE(), trainers.BpeTrainer(vocab_size=1200, initial_alphabet=P.ByteLevel.alphabet(), special_tokens=["<|endoftext|>"], show_progress=False),
+    byte_bpe = train(models.BPE(), trainers.BpeTrainer(vocab_size=1200 // half, initial_alphabet=P.ByteLevel.alphabet(), special_tokens=["<|endoftext|>"], show_progress=False),
                      byte_level(split(QWEN2)))
     base = byte_bpe.to_str()
 
@@ -127,7 +128,7 @@ def matrix(folder):
 
     # SentencePiece-like BPE: byte fallback, with the normalizer, Metaspace and Gemma forms.
     spm = train(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True), trainers.BpeTrainer(
-        vocab_size=1500, special_tokens=["<unk>", "<s>", "</s>"] + ["<0x%02X>" % b for b in range(256)], limit_alphabet=400, show_progress=False),
+        vocab_size=1500 // half, special_tokens=["<unk>", "<s>", "</s>"] + ["<0x%02X>" % b for b in range(256)], limit_alphabet=400, show_progress=False),
         P.Metaspace(prepend_scheme="always"))
     for name, norm, pre, dec in (
         ("llama", N.Sequence([N.Prepend("▁"), N.Replace(" ", "▁")]), None, D.Sequence([D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)])),
@@ -154,10 +155,10 @@ def matrix(folder):
     t.decoder = D.Sequence([D.ByteFallback(), D.Metaspace()])
     save("spm-bytes-missing", t)
 
-    words = train(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), trainers.BpeTrainer(vocab_size=1200, special_tokens=["[UNK]"], end_of_word_suffix="</w>", show_progress=False), P.Whitespace(), N.Lowercase())
+    words = train(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), trainers.BpeTrainer(vocab_size=1200 // half, special_tokens=["[UNK]"], end_of_word_suffix="</w>", show_progress=False), P.Whitespace(), N.Lowercase())
     words.decoder = D.BPEDecoder("</w>")
     save("bpe-suffix", words)
-    words = train(models.BPE(unk_token="[UNK]", continuing_subword_prefix="##"), trainers.BpeTrainer(vocab_size=1200, special_tokens=["[UNK]"], continuing_subword_prefix="##", show_progress=False), P.Whitespace())
+    words = train(models.BPE(unk_token="[UNK]", continuing_subword_prefix="##"), trainers.BpeTrainer(vocab_size=1200 // half, special_tokens=["[UNK]"], continuing_subword_prefix="##", show_progress=False), P.Whitespace())
     words.decoder = D.WordPiece("##", False)
     save("bpe-prefix", words)
 
@@ -171,13 +172,13 @@ def matrix(folder):
     t.decoder = D.Sequence([D.ByteFallback(), D.Metaspace()])
     save("unigram-bytes", t)
 
-    piece = train(models.WordPiece(unk_token="[UNK]"), trainers.WordPieceTrainer(vocab_size=1200, special_tokens=["[UNK]", "[CLS]", "[SEP]"], show_progress=False), P.BertPreTokenizer(), N.BertNormalizer())
+    piece = train(models.WordPiece(unk_token="[UNK]"), trainers.WordPieceTrainer(vocab_size=1200 // half, special_tokens=["[UNK]", "[CLS]", "[SEP]"], show_progress=False), P.BertPreTokenizer(), N.BertNormalizer())
     piece.decoder = D.WordPiece()
     piece.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
     save("wordpiece", piece)
     data = json.loads(piece.to_str())
     data["model"]["max_input_chars_per_word"] = 4
     save("wordpiece-short", Tokenizer.from_str(json.dumps(data)))
-    level = train(models.WordLevel(unk_token="[UNK]"), trainers.WordLevelTrainer(vocab_size=900, special_tokens=["[UNK]"], show_progress=False), P.Whitespace(), N.Lowercase())
+    level = train(models.WordLevel(unk_token="[UNK]"), trainers.WordLevelTrainer(vocab_size=900 // half, special_tokens=["[UNK]"], show_progress=False), P.Whitespace(), N.Lowercase())
     save("wordlevel", level)
     return out

@@ -101,6 +101,7 @@ typedef struct charsmap {
     const uint32_t *unit; /* owns (tokenizer's arena) */
     size_t n_units;
     str texts;
+    bool longest; /* as sentencepiece; else as `tokenizers`: by grapheme, and the shortest key */
 } charsmap;
 typedef struct norm {
     norm_kind kind;
@@ -274,8 +275,7 @@ void split_add_bytes(tokenizer *t, bool prefix_space, bool gpt2); /* ByteLevel; 
 void split_add_words(tokenizer *t);                               /* as BertPreTokenizer */
 void norms_sentencepiece(tokenizer *t, bool space_prefix);
 void decoders_sentencepiece(tokenizer *t, bool space_prefix);
-/* Unigram's: extra spaces go (squeeze), U+2581 for spaces and, if asked, in front. */
-void unigram_surroundings(tokenizer *t, bool space_prefix, bool squeeze);
+void norms_squeeze(tokenizer *t); /* spaces at the ends go, runs become one */
 void merges_from_scores(model *m, const double *score, const uint8_t *merged);
 bool merges_of(tokenizer *t, const json *list, const char *where, error *err);
 void unigram_complete(tokenizer *t); /* vocabulary and scores are in place */

@@ -247,12 +247,15 @@ static bool sentencepiece_build(tokenizer *t, sentencepiece *sp, error *err) {
     if (sp->charsmap.n) {
         norm n = {.kind = NORM_CHARSMAP};
         if (!charsmap_open(t, sp->charsmap, &n.map, err)) return error_prefix(err, "tokenizer.model: "), false;
+        n.map.longest = true;
         tokenizer_add_norm(t, n);
     }
+    if (sp->squeeze) norms_squeeze(t);
+    norms_sentencepiece(t, sp->space_prefix);
+    decoders_sentencepiece(t, sp->space_prefix);
     if (sp->model == 1) {
         m->score = sp->score, sp->score = NULL;
         unigram_complete(t);
-        unigram_surroundings(t, sp->space_prefix, sp->squeeze);
         return true;
     }
     if (sp->model != 2) return error_set(err, ERR_FORMAT, "tokenizer.model: model type %d is not supported", sp->model);
@@ -263,14 +266,6 @@ static bool sentencepiece_build(tokenizer *t, sentencepiece *sp, error *err) {
     for (size_t i = 0; i < sp->n; i++) merged[i] = sp->type[i] == PIECE_NORMAL || sp->type[i] == PIECE_USER;
     merges_from_scores(m, sp->score, merged);
     free(merged);
-    if (sp->squeeze) {
-        tokenizer_add_norm(t,
-                           (norm){.kind = NORM_REPLACE, .find = pattern_regex(STR(" {2,}"), NULL), .text = STR(" ")});
-        tokenizer_add_norm(
-            t, (norm){.kind = NORM_REPLACE, .find = pattern_regex(STR("\\A +| +\\z"), NULL), .text = STR("")});
-    }
-    norms_sentencepiece(t, sp->space_prefix);
-    decoders_sentencepiece(t, sp->space_prefix);
     return true;
 }
 

@@ -177,6 +177,12 @@ void norms_sentencepiece(tokenizer *t, bool space_prefix) {
     tokenizer_add_norm(t, (norm){.kind = NORM_REPLACE, .find = pattern_literal(STR(" ")), .text = STR("\u2581")});
 }
 
+void norms_squeeze(tokenizer *t) {
+    tokenizer_add_norm(t, (norm){.kind = NORM_REPLACE, .find = pattern_regex(STR(" {2,}"), NULL), .text = STR(" ")});
+    tokenizer_add_norm(t,
+                       (norm){.kind = NORM_REPLACE, .find = pattern_regex(STR("\\A +| +\\z"), NULL), .text = STR("")});
+}
+
 static void unk_read(tokenizer *t, const json *meta, const char *key) {
     t->model.unk = (int32_t)json_int(meta_of(meta, key), -1);
     if (t->model.unk >= t->model.vocab.n) t->model.unk = -1;
@@ -221,28 +227,23 @@ static bool charsmap_read(tokenizer *t, const json *meta, error *err) {
     return ok;
 }
 
-void unigram_surroundings(tokenizer *t, bool space_prefix, bool squeeze) {
-    if (squeeze) {
-        tokenizer_add_norm(t, (norm){.kind = NORM_STRIP, .right = true});
-        tokenizer_add_norm(
-            t, (norm){.kind = NORM_REPLACE, .find = pattern_regex(STR(" {2,}"), NULL), .text = STR("\u2581")});
-    }
-    prepend_when when = space_prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
-    tokenizer_add_split(t, (split){.kind = SPLIT_METASPACE,
-                                   .behavior = SPLIT_WITH_NEXT,
-                                   .text = STR("\u2581"),
-                                   .prepend = when,
-                                   .find = pattern_literal(STR("\u2581"))});
-    tokenizer_add_decoder(t, (decoder){.kind = DECODER_METASPACE, .from = STR("\u2581"), .flag = space_prefix});
-}
-
 static bool build_t5(tokenizer *t, const json *meta, error *err) {
     unk_read(t, meta, "unknown_token_id");
     if (!scores_read(t, meta, &t->model.score, err) || !charsmap_read(t, meta, err)) return false;
     unigram_complete(t);
     added_read(t, meta);
-    unigram_surroundings(t, json_bool(meta_of(meta, "add_space_prefix"), true),
-                         json_bool(meta_of(meta, "remove_extra_whitespaces"), true));
+    if (json_bool(meta_of(meta, "remove_extra_whitespaces"), true)) {
+        tokenizer_add_norm(t, (norm){.kind = NORM_STRIP, .right = true});
+        tokenizer_add_norm(
+            t, (norm){.kind = NORM_REPLACE, .find = pattern_regex(STR(" {2,}"), NULL), .text = STR("\u2581")});
+    }
+    bool prefix = json_bool(meta_of(meta, "add_space_prefix"), true);
+    tokenizer_add_split(t, (split){.kind = SPLIT_METASPACE,
+                                   .behavior = SPLIT_WITH_NEXT,
+                                   .text = STR("\u2581"),
+                                   .prepend = prefix ? PREPEND_ALWAYS : PREPEND_NEVER,
+                                   .find = pattern_literal(STR("\u2581"))});
+    tokenizer_add_decoder(t, (decoder){.kind = DECODER_METASPACE, .from = STR("\u2581"), .flag = prefix});
     return true;
 }
 

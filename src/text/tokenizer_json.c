@@ -134,8 +134,9 @@ bool charsmap_open(tokenizer *t, str bytes, charsmap *m, error *err) {
     if (bytes.n >= 4) memcpy(&size, bytes.p, 4);
     if (bytes.n < 4 || size % 4 || size > bytes.n - 4)
         return error_set(err, ERR_FORMAT, "precompiled_charsmap: %zu bytes do not hold a table of %u", bytes.n, size);
-    *m =
-        (charsmap){arena_copy(t->a, bytes.p + 4, size), size / 4, arena_str(t->a, str_slice(bytes, 4 + size, bytes.n))};
+    *m = (charsmap){.unit = arena_copy(t->a, bytes.p + 4, size),
+                    .n_units = size / 4,
+                    .texts = arena_str(t->a, str_slice(bytes, 4 + size, bytes.n))};
     return true;
 }
 

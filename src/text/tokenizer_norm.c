@@ -108,29 +108,41 @@ static void strip(const norm *o, const masked *in, masked *out) {
 
 /* ---- SentencePiece's precompiled map ------------------------------------------------------------------------------
  */
-/* The double array's first (shortest) key that s starts with, as the reference takes it; the replacement is text up to
- * NUL. */
-static bool charsmap_find(const charsmap *m, str s, str *to) {
-    if (!m->n_units) return false;
-    size_t at = 0;
-    uint32_t unit = m->unit[0];
+/* The double array's shortest or longest key that s starts with: its length, 0 when there is none, and its replacement
+ * (text up to NUL). */
+static size_t charsmap_find(const charsmap *m, str s, str *to) {
+    size_t at = 0, found = 0;
+    uint32_t unit = m->n_units ? m->unit[0] : 0;
     at ^= (unit >> 10) << ((unit & (1u << 9)) >> 6);
     for (size_t i = 0; i < s.n && s.p[i]; i++) {
         uint8_t c = (uint8_t)s.p[i];
         at ^= c;
-        if (at >= m->n_units) return false;
+        if (at >= m->n_units) break;
         unit = m->unit[at];
-        if ((unit & (1u << 31 | 0xFF)) != c) return false;
+        if ((unit & (1u << 31 | 0xFF)) != c) break;
         at ^= (unit >> 10) << ((unit & (1u << 9)) >> 6);
         if (!(unit >> 8 & 1)) continue;
-        if (at >= m->n_units) return false;
-        size_t from = m->unit[at] & 0x7FFFFFFF;
-        if (from > m->texts.n) return false;
+        size_t from = at < m->n_units ? m->unit[at] & 0x7FFFFFFF : SIZE_MAX;
+        if (from > m->texts.n) break;
         const char *end = memchr(m->texts.p + from, 0, m->texts.n - from);
         *to = (str){m->texts.p + from, end ? (size_t)(end - m->texts.p) - from : m->texts.n - from};
-        return true;
+        found = i + 1;
+        if (!m->longest) break;
     }
-    return false;
+    return found;
+}
+
+static void charsmap_longest(const charsmap *m, const masked *in, masked *out) {
+    for (size_t at = 0, n; at < in->text.n; at += n) {
+        str to;
+        n = charsmap_find(m, text_at(in, at, in->text.n), &to);
+        if (n) {
+            masked_fill(out, to, user_at(in, at), n);
+        } else {
+            utf8_get(in->text.p + at, &n);
+            copy(in, at, at + n, out);
+        }
+    }
 }
 
 static void charsmap_run(const charsmap *m, const masked *in, masked *out) {
@@ -186,7 +198,7 @@ static bool step(const norm *n, masked *in, masked *out, error *err) {
         copy(in, 0, in->text.n, out);
         break;
     case NORM_STRIP: strip(n, in, out); break;
-    case NORM_CHARSMAP: charsmap_run(&n->map, in, out); break;
+    case NORM_CHARSMAP: (n->map.longest ? charsmap_longest : charsmap_run)(&n->map, in, out); break;
     case NORM_NMT: nmt(in, out); break;
     case NORM_BYTES: spell_bytes(in, out); break;
     case NORM_BERT: bert_clean(in, n->clean, n->chinese, out); break;

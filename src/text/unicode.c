@@ -166,7 +166,7 @@ static void run_normalize(str s, unicode_form form, points *v, buf *out) {
 }
 
 static void mask_fill(buf *out_mask, size_t n, const uint8_t *mask, size_t from, size_t to) {
-    if (!mask) return;
+    if (!mask || !n) return;
     uint8_t user = 0;
     for (size_t i = from; i < to; i++) user |= mask[i];
     buf_reserve(out_mask, n);
@@ -190,22 +190,26 @@ void unicode_normalize(str s, const uint8_t *mask, unicode_form form, buf *out, 
         if (mask) buf_add(out_mask, mask + done, safe - done);
         done = safe;
         if (at == s.n) break;
-        size_t end = at; /* safe .. end: at most one untouched code point, then those that take part */
-        bool opaque = false;
+        size_t end = at;   /* safe .. end: at most one untouched code point, then those that take part */
+        size_t opaque = 0; /* length of the opaque one that ends the run */
         while (end < s.n) {
             rec = unicode_of(utf8_get(s.p + end, &n));
-            if (!(rec & flag) || (opaque = rec & U_NORM_OPAQUE)) break;
+            opaque = rec & U_NORM_OPAQUE ? n : 0;
+            if (!(rec & flag) || opaque) break;
             end += n;
         }
         if (end > safe) {
             size_t before = out->n;
             run_normalize((str){s.p + safe, end - safe}, form, &v, out);
-            mask_fill(out_mask, out->n - before, mask, safe, end);
+            utf8_get(s.p + safe, &n);
+            if (out->n - before < n || memcmp(out->p + before, s.p + safe, n)) n = 0; /* the first one joined in, too */
+            mask_fill(out_mask, n, mask, safe, safe + n);
+            mask_fill(out_mask, out->n - before - n, mask, safe + n, end);
         }
         if (opaque) { /* it goes out as it is, and what follows starts afresh behind it */
-            buf_add(out, s.p + end, n);
-            mask_fill(out_mask, n, mask, end, end + n);
-            end += n;
+            buf_add(out, s.p + end, opaque);
+            mask_fill(out_mask, opaque, mask, end, end + opaque);
+            end += opaque;
         }
         done = safe = at = end;
     }
