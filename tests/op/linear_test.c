@@ -160,7 +160,7 @@ static device *open_device(const char *level, numerics num, int threads) {
 static int open_all(void **state) {
     for (int l = 0; l < LEVELS; l++)
         for (int n = 0; n < MODES; n++) {
-            devices[l][n] = open_device(levels[l], (numerics)n, 1 + l);
+            devices[l][n] = open_device(levels[l], (numerics)n, LEVELS - l);
             have[l] = strcmp(device_cpu_level(devices[l][n]), levels[l]) == 0;
         }
     return 0;
@@ -281,7 +281,7 @@ static void check_shape(const format_case *c, int N, int K) {
 }
 
 static void test_formats(void **state) {
-    static const int Ns[] = {1, 15, 17, 50}, Ks[] = {32, 64, 80, 96, 128, 192, 256, 576};
+    static const int Ns[] = {1, 15, 17, 70}, Ks[] = {32, 64, 80, 96, 128, 192, 256, 576};
     for (size_t i = 0; i < COUNT(cases); i++) {
         int tried = 0;
         for (size_t k = 0; k < COUNT(Ks); k++)
