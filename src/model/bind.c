@@ -279,7 +279,7 @@ static int by_share(const void *a, const void *b) {
 /* The formats of the layers' matrices by their share of the parameters, the largest first; unquantised ones beside
  * quantised ones do not count, nor do the embedding and the head (converters give those more bits). */
 static void quantization_say(model *m) {
-    kind list[WF_COUNT + 8];
+    kind list[WF_COUNT + 8] = {0};
     size_t n = 0, kept = 0;
     bool quantised = false, affine = true;
     for (size_t i = 0; i < m->n_bindings; i++) {
