@@ -161,7 +161,7 @@ static bool rope_init(cpu_device *c, error *err) {
     float *p = c->rope_mem = mem_try(c->rope_bytes, 64, err);
     if (!p) return false;
     for (int i = 0; i < ROPE_TABLES; i++, p += floats) {
-        c->rope[i].pos = (int32_t *)p;
+        c->rope[i].pos = (void *)p;
         c->rope[i].cos_sin = p + rows;
     }
     return true;
