@@ -129,7 +129,8 @@ typedef struct chat_request {
 } chat_request;
 /* Reads q->body. Unknown fields end in r->unknown, unsupported ones are ERR_INVALID. */
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err);
-/* Appends the table of fields to a buffer as Markdown: docs/http.md is checked against it. */
+/* Messages as templates expect them: known roles, content one string, tool call arguments objects. The error names the
+ * part. */
 bool messages_normalise(arena *a, const json *messages, const json **out, error *err);
 /* Sets enable_thinking and the template's variables (spec §3.3). */
 void thinking_resolve(http_req *q, chat_request *r);

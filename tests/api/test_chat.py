@@ -1,5 +1,7 @@
 """POST /v1/chat/completions and /v1/completions: shapes, streams, fields, precedence."""
 import json
+import pathlib
+import re
 
 import pytest
 
@@ -268,6 +270,16 @@ def test_unknown_fields_are_told(server):
                                      {"messages": [{"role": "user", "content": "x"}], "tempratur": 3, "zzz": [1], "bad\r\nname": 1})
     assert status == 200 and "tempratur" in headers["Warning"] and "zzz" in headers["Warning"] and "bad" not in headers["Warning"]
     assert any("tempratur" in line for line in server.log)
+
+
+def test_every_field_is_documented():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    page = (root / "docs/http.md").read_text()
+    names = re.findall(r"^(?:HONOURED|SPECIAL|ACCEPTED|REFUSED)\((\w+),", (root / "src/server/fields.def").read_text(), re.M)
+    shown = set(re.findall(r"[a-z_]+\*?", page))
+    for name in names:
+        assert name in shown or name.endswith("_context_size") or any(s.endswith("*") and name.startswith(s[:-1]) for s in shown if len(s) > 3), name
+    assert len(names) > 60
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
