@@ -9,6 +9,7 @@ typedef struct stage {
     const decoder *d; /* borrows (tokenizer) */
     buf held;         /* what this decoder may not let go yet */
     buf part;         /* of a token that comes in parts */
+    buf text;         /* what goes on in one call; kept, so that a token costs no allocation */
     size_t tokens;    /* ended so far */
     size_t started;   /* STRIP: characters cut from this token */
     bool begun;       /* STRIP: past the leading ones */
@@ -33,20 +34,20 @@ static void next(detok *d, size_t at, str s, bool last) {
 /* Well-formed characters go on, ill-formed parts as U+FFFD; the beginning of a character waits unless `final`. */
 static void held_utf8(detok *d, size_t at, bool final) {
     stage *g = &d->stage[at];
-    buf text = {0};
+    buf *text = &g->text;
+    text->n = 0;
     size_t from = 0;
     while (from < g->held.n) {
         bool ok;
         str rest = {g->held.p + from, g->held.n - from};
         size_t n = utf8_unit(rest, final, &ok);
         if (!n) break;
-        ok ? buf_add(&text, rest.p, n) : buf_puts(&text, "\xEF\xBF\xBD");
+        ok ? buf_add(text, rest.p, n) : buf_puts(text, "\xEF\xBF\xBD");
         from += n;
     }
     memmove(g->held.p, g->held.p + from, g->held.n - from);
     g->held.n -= from;
-    if (text.n || final) next(d, at, buf_view(&text), final);
-    buf_free(&text);
+    if (text->n || final) next(d, at, buf_view(text), final);
 }
 
 static void spelled_bytes(str token, buf *out) {
@@ -104,17 +105,17 @@ static void byte_fallback(detok *d, size_t at, str token) {
 
 static void metaspace(detok *d, size_t at, str s, bool last) {
     stage *g = &d->stage[at];
-    buf text = {0};
+    buf *text = &g->text;
+    text->n = 0;
     for (size_t i = 0; i < s.n;) {
         if (g->d->from.n && str_starts((str){s.p + i, s.n - i}, g->d->from)) {
-            if (g->tokens || !g->d->flag) buf_putc(&text, ' ');
+            if (g->tokens || !g->d->flag) buf_putc(text, ' ');
             i += g->d->from.n;
         } else {
-            buf_putc(&text, s.p[i++]);
+            buf_putc(text, s.p[i++]);
         }
     }
-    next(d, at, buf_view(&text), last);
-    buf_free(&text);
+    next(d, at, buf_view(text), last);
     g->tokens += last;
 }
 
@@ -176,24 +177,24 @@ static void replace(detok *d, size_t at, str s, bool last) {
         if (last) replace_regex(d, at, buf_view(&g->held)), g->held.n = 0;
         return;
     }
-    buf text = {0};
+    buf *text = &g->text;
+    text->n = 0;
     buf_str(&g->held, s);
     size_t i = 0;
     while (i < g->held.n) {
         str rest = {g->held.p + i, g->held.n - i};
         if (from.n && str_starts(rest, from)) {
-            buf_str(&text, g->d->to);
+            buf_str(text, g->d->to);
             i += from.n;
         } else if (!last && from.n && begins(rest, from)) {
             break;
         } else {
-            buf_putc(&text, g->held.p[i++]);
+            buf_putc(text, g->held.p[i++]);
         }
     }
     memmove(g->held.p, g->held.p + i, g->held.n - i);
     g->held.n -= i;
-    if (last || text.n) next(d, at, buf_view(&text), last);
-    buf_free(&text);
+    if (last || text->n) next(d, at, buf_view(text), last);
 }
 
 static void buf_replace(buf *b, str from, str to) {
@@ -302,9 +303,13 @@ detok *detok_new(const tokenizer *t, bool skip_special) {
     return d;
 }
 
+static void stage_free(stage *g) {
+    buf_free(&g->held), buf_free(&g->part), buf_free(&g->text);
+}
+
 void detok_free(detok *d) {
     if (!d) return;
-    for (size_t i = 0; i < d->t->n_decoder; i++) buf_free(&d->stage[i].held), buf_free(&d->stage[i].part);
+    for (size_t i = 0; i < d->t->n_decoder; i++) stage_free(&d->stage[i]);
     free(d->stage);
     free(d);
 }

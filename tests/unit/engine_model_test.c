@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 #include "../../src/engine/engine.h"
+#include "count_allocations.h"
 
 #define DATA "tests/data/models/"
 
@@ -188,11 +189,53 @@ static void the_checkpoint_speaks(void **state) {
     engine_close(e);
 }
 
+/* ---- a decode step allocates nothing, the reply machine included
+ * --------------------------------------------------------- */
+static void decoding_allocates_nothing(void **state) {
+#ifdef COUNTS_ALLOCATIONS
+    enum { STREAMS = 3 };
+    engine *e = open_or_fail(
+        &(engine_opts){.model_path = DATA "llama_plain-q4", .context_length = 1024, .device = {.threads = 2}});
+    gen *g[STREAMS];
+    gen_event ev;
+    error err = {0};
+    for (int i = 0; i < STREAMS; i++) {
+        gen_opts o = {.prompt = (int32_t[]){1, 2, 3, 4 + i},
+                      .n_prompt = 4,
+                      .max_tokens = 900,
+                      .sample = {.temperature = i == 1, .top_p = i == 2 ? 0.9f : 1, .repetition_penalty = 1.1f},
+                      .stops = (str[]){STR("never to be seen"), STR("nor this")},
+                      .n_stops = 2,
+                      .split_thinking = i == 1,
+                      .ignore_eos = true,
+                      .want_tokens = true,
+                      .logprobs = i == 2,
+                      .wake = i == 0 ? count_here : NULL};
+        g[i] = engine_submit(e, &o, &err);
+        if (!g[i]) fail_msg("%s", err.msg);
+    }
+    for (int n = 0; n < 400;) { /* in step with the engine, so that nobody pauses */
+        for (int i = 0; i < STREAMS; i++) {
+            do assert_true(gen_next(g[i], &ev, 20000));
+            while (ev.kind != GEN_TOKEN);
+            n += i == 0;
+        }
+        if (n == 100) counting = true;
+    }
+    counting = false;
+    assert_true(found);
+    assert_int_equal(allocations, 0);
+    for (int i = 0; i < STREAMS; i++) gen_free(g[i]);
+    engine_close(e);
+#else
+    skip();
+#endif
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goldens_through_the_engine),
-        cmocka_unit_test(same_bits_in_company),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(goldens_through_the_engine), cmocka_unit_test(same_bits_in_company),
+        cmocka_unit_test(decoding_allocates_nothing), cmocka_unit_test(refusals),
         cmocka_unit_test(the_checkpoint_speaks),
     };
     return cmocka_run_group_tests_name("engine over models", tests, NULL, NULL);

@@ -4,36 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <cmocka.h>
+#include "count_allocations.h"
 #include "engine_fake.h"
-
-/* ---- counting allocations on the engine's thread
- * --------------------------------------------------------------------- */
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define COUNTS_ALLOCATIONS
-extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
-static atomic_int allocations;
-static atomic_bool counting;
-static _Thread_local bool here; /* this is the engine's thread */
-static atomic_bool found;
-static void count_one(void) {
-    if (here && counting) allocations++;
-}
-void *malloc(size_t n) {
-    count_one();
-    return __libc_malloc(n);
-}
-void *calloc(size_t n, size_t m) {
-    count_one();
-    return __libc_calloc(n, m);
-}
-void *realloc(void *p, size_t n) {
-    count_one();
-    return __libc_realloc(p, n);
-}
-static void count_here(void *arg) {
-    here = found = true;
-}
-#endif
 
 /* ---- helpers
  * ----------------------------------------------------------------------------------------------------------- */
@@ -543,6 +515,81 @@ static void wake_is_called_until_free(void **state) {
     engine_close(e);
 }
 
+/* ---- many clients at once, some rude
+ * ------------------------------------------------------------------------------------- */
+enum { CLIENTS = 4, KINDS = 12 };
+static request life_q[KINDS];
+static result life_lone[KINDS];
+typedef struct client {
+    engine *e;
+    uint64_t rng;
+    int done, failed;
+} client;
+
+static void *client_main(void *arg) {
+    client *c = arg;
+    for (int round = 0; round < 25; round++) {
+        c->rng = c->rng * 6364136223846793005u + 1442695040888963407u;
+        const int kind = (int)(c->rng >> 40) % KINDS, manner = (int)(c->rng >> 50) % 4;
+        result r = {0};
+        gen_event ev;
+        gen *g = engine_submit(c->e, &life_q[kind].o, NULL);
+        if (!g) continue; /* the queue is full */
+        for (int n = 0; r.why == FINISH_NONE && gen_next(g, &ev, 20000); n++) {
+            take(&r, &ev);
+            if (manner == 1 && n == (int)(c->rng >> 60)) gen_cancel(g);
+            if (manner == 2 && n == (int)(c->rng >> 59)) break; /* leaves without a word */
+            if (manner == 3 && n % 16 == 0) usleep(300);
+        }
+        const result *want = &life_lone[kind];
+        const int n = r.n; /* whatever was seen is right, and all of it when nobody interfered */
+        c->failed += memcmp(r.token, want->token, sizeof(int32_t) * (size_t)n) != 0 || r.why == FINISH_ERROR;
+        c->failed += (manner == 0 || manner == 3) && (r.why != want->why || n != want->n);
+        c->done += r.why == want->why;
+        gen_free(g);
+    }
+    return NULL;
+}
+
+static void many_clients(void **state) {
+    for (int tight = 0; tight < 2; tight++) {
+        fake_reset();
+        fake.groups = 2;
+        fake.state_bytes = 100;
+        engine_opts o = fake_opts();
+        o.context_length = 720;
+        engine *e = open_or_fail(&o);
+        for (int i = 0; i < KINDS && !tight; i++) {
+            request_random(&life_q[i], i);
+            run(e, &life_q[i].o, &life_lone[i]);
+        }
+        engine_close(e);
+        size_t fixed = 400 + (size_t)(o.batch + 32) * FAKE_VOCAB * 4 + 2 * sampler_scratch_bytes(FAKE_VOCAB);
+        if (tight) o.memory_budget = fixed + 20 * KV_PAGE * sizeof(int32_t) + 1;
+        o.queue_max = 3;
+        e = open_or_fail(&o);
+        client c[CLIENTS];
+        pthread_t t[CLIENTS];
+        for (int i = 0; i < CLIENTS; i++) {
+            c[i] = (client){.e = e, .rng = (uint64_t)(i + 10 * tight + 1) * 999979};
+            assert_int_equal(pthread_create(&t[i], NULL, client_main, &c[i]), 0);
+        }
+        int done = 0;
+        for (int i = 0; i < CLIENTS; i++) {
+            pthread_join(t[i], NULL);
+            assert_int_equal(c[i].failed, 0);
+            done += c[i].done;
+        }
+        assert_true(done > 20);
+        wait_idle(e);
+        engine_stats st;
+        engine_stats_get(e, &st);
+        assert_int_equal(st.kv_bytes_used, 0);
+        assert_false(st.failed);
+        engine_close(e);
+    }
+}
+
 /* ---- fairness
  * ----------------------------------------------------------------------------------------------------------- */
 static void a_long_prompt_delays_nobody_for_long(void **state) {
@@ -750,6 +797,7 @@ int main(void) {
         cmocka_unit_test(closing_ends_what_runs),
         cmocka_unit_test(a_slow_reader_stops_nobody),
         cmocka_unit_test(wake_is_called_until_free),
+        cmocka_unit_test(many_clients),
         cmocka_unit_test(a_long_prompt_delays_nobody_for_long),
         cmocka_unit_test(logits_go_through_the_same_steps),
         cmocka_unit_test(logprobs_come_with_tokens),
