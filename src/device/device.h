@@ -51,7 +51,7 @@ enum { KV_PAGE = 64 /* positions a page */, KV_GROUPS = 4 /* kinds of page table
 typedef struct step_seq {
     int32_t row0, n_rows;
     int32_t pos0;                  /* position of the first row; positions before it are in the cache */
-    int32_t slot;                  /* recurrent state slot; -1: the model has none */
+    int32_t slot;                  /* recurrent state slot; -1: the model has none. At pos0 = 0 it starts afresh */
     const int32_t *page[KV_GROUPS]; /* page[g][i] holds positions [i*KV_PAGE, (i+1)*KV_PAGE) of group g; -1: released (out of window) */
 } step_seq;
 
@@ -61,6 +61,7 @@ typedef struct step {
     const int32_t *pos;   /* [T] positions */
     const int32_t *out;   /* [R] rows whose logits are wanted, ascending */
     const step_seq *seq;  /* [B] */
+    struct state_store *state; /* what the slots are of; NULL: the model has none */
     void *mirror;         /* the device's copy, set by device->step_begin */
 } step;
 
@@ -76,6 +77,18 @@ typedef struct kv_spec {
     dtype type;                 /* F16 (default), BF16 or F32 (f32 numerics) */
 } kv_spec;
 typedef struct kv_cache kv_cache;
+
+/* Recurrent state: what layers without keys and values remember of a sequence, one slot a sequence. A layer has the last kernel-1
+ * inputs of its convolution over `channels`, and for each of `heads` a matrix [k_width, v_width], all f32. */
+typedef struct state_layer {
+    int32_t channels, kernel, heads, k_width, v_width;
+} state_layer;
+typedef struct state_spec {
+    int32_t n_layers, n_slots;
+    const state_layer *layer; /* [n_layers]; borrows */
+} state_spec;
+typedef struct state_store state_store;
+enum { CONV_KERNEL_MAX = 8 };
 
 /* Rotary angles: angle(pos, i) = pos * freq[i], i < n_freq; cos and sin are scaled by `scale` (yarn, longrope). */
 typedef struct rope_table {
@@ -136,6 +149,13 @@ typedef struct device_vtable {
     void (*kv_write)(device *d, kv_cache *kv, int group, int32_t page, const void *host);
     void (*kv_discard)(device *d, kv_cache *kv, int group, int32_t page); /* its memory may go back to the system */
     uint64_t (*kv_saturated)(device *d, const kv_cache *kv); /* values that left the type's range (or were NaN) so far */
+    state_store *(*state_new)(device *d, const state_spec *spec, error *err);
+    void (*state_free)(device *d, state_store *st);
+    size_t (*state_bytes)(device *d, const state_spec *spec); /* of one slot, exact; what state_read and state_write move */
+    void (*state_zero)(device *d, state_store *st, int32_t slot);
+    void (*state_copy)(device *d, state_store *st, int32_t to, int32_t from);
+    void (*state_read)(device *d, state_store *st, int32_t slot, void *host);
+    void (*state_write)(device *d, state_store *st, int32_t slot, const void *host);
     void (*step_begin)(device *d, step *s); /* step tables to the device */
     void (*step_end)(device *d);            /* wait; status is valid after it */
 } device_vtable;

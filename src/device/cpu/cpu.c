@@ -204,6 +204,13 @@ static const device_vtable cpu_vtable = {
     .kv_write = cpu_kv_write,
     .kv_discard = cpu_kv_discard,
     .kv_saturated = cpu_kv_saturated,
+    .state_new = cpu_state_new,
+    .state_free = cpu_state_free,
+    .state_bytes = cpu_state_bytes,
+    .state_zero = cpu_state_zero,
+    .state_copy = cpu_state_copy,
+    .state_read = cpu_state_read,
+    .state_write = cpu_state_write,
     .step_begin = cpu_step_begin,
     .step_end = cpu_step_end,
 };

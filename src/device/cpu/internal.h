@@ -97,6 +97,26 @@ static inline uint8_t *kv_head(const kv_cache *kv, const cpu_kv_layer *l, int32_
     return kv->pool[g] + (size_t)page * kv->page_bytes[g] + l->offset + (size_t)head * l->head_bytes;
 }
 
+/* ---- recurrent state (state.c) ----
+ * A slot holds layer after layer: the window [kernel-1][channels], then for each head S [k_width][v_pad]. A lane is a
+ * column of S, so neither product of the delta rule needs sums across lanes. */
+typedef struct cpu_state_layer {
+    state_layer dim;
+    int32_t v_pad;           /* v_width rounded up to 16; the columns past v_width stay 0 */
+    size_t conv_at, head_at; /* in a slot, floats */
+} cpu_state_layer;
+
+struct state_store {
+    int32_t n_layers, n_slots;
+    size_t slot_floats;
+    cpu_state_layer *layer; /* owns [n_layers] */
+    float *slots;           /* owns; mapped lazily */
+    size_t bytes;
+};
+static inline float *state_at(const state_store *st, int32_t slot, size_t at) {
+    return st->slots + (size_t)slot * st->slot_floats + at;
+}
+
 /* What attention keeps for a tile of query rows; rows are (position, query head of the group) pairs. */
 enum { ATTN_ROWS = 48 /* query rows a tile: a multiple of 6 */, ATTN_CHUNK = 8 /* pages whose softmax is one unit */ };
 
@@ -109,7 +129,16 @@ void cpu_kv_write(device *d, kv_cache *kv, int group, int32_t page, const void *
 void cpu_kv_discard(device *d, kv_cache *kv, int group, int32_t page);
 uint64_t cpu_kv_saturated(device *d, const kv_cache *kv);
 
-/* One install function a file. Everything but matrix products (vec_body.h, attend_body.h, moe_body.h): ref, avx2,
+state_store *cpu_state_new(device *d, const state_spec *spec, error *err);
+void cpu_state_free(device *d, state_store *st);
+size_t cpu_state_bytes(device *d, const state_spec *spec);
+void cpu_state_zero(device *d, state_store *st, int32_t slot);
+void cpu_state_copy(device *d, state_store *st, int32_t to, int32_t from);
+void cpu_state_read(device *d, state_store *st, int32_t slot, void *host);
+void cpu_state_write(device *d, state_store *st, int32_t slot, const void *host);
+
+/* One install function a file. Everything but matrix products (vec_body.h, attend_body.h, moe_body.h,
+ * delta_body.h): ref, avx2,
  * avx512. */
 void cpu_vec_install_ref(device_ops *op);
 void cpu_vec_install_avx2(device_ops *op);

@@ -4,8 +4,10 @@
 #include "vec_body.h"
 #include "attend_body.h"
 #include "moe_body.h"
+#include "delta_body.h"
 
 void cpu_vec_install_avx2(device_ops *op) {
     VEC_INSTALL(op);
     MOE_INSTALL(op);
+    DELTA_INSTALL(op);
 }

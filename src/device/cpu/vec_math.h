@@ -43,6 +43,14 @@ V_INL vf v_sigmoid(vf x) {
     vf one = v_set1(1.0f);
     return v_div(one, v_add(one, v_exp(v_sub(v_zero(), x))));
 }
+/* ln(1 + e^x) = max(x, 0) + ln(1 + u), u = e^-|x|; and ln(1 + u) = 2 artanh(u / (2 + u)), whose series in the square
+ * (at most 1/9) is cut after nine terms. */
+V_INL vf v_softplus(vf x) {
+    vf u = v_exp_neg(v_sub(v_zero(), v_abs(x)));
+    vf s = v_div(u, v_add(u, v_set1(2.0f))), z = v_mul(s, s), p = v_set1(1.0f / 17);
+    for (int i = 15; i >= 1; i -= 2) p = v_fma(p, z, v_set1(1.0f / (float)i));
+    return v_fma(v_add(s, s), p, v_max(v_zero(), x));
+}
 V_INL vf v_tanh(vf x) {
     vf a = v_abs(x), z = v_mul(x, x), one = v_set1(1.0f);
     vf p = v_set1(0.0021429588f);
