@@ -55,6 +55,11 @@ static bool memory_open(engine *e, const engine_opts *o, error *err) {
     memcpy(spec.n_pages, e->plan.n_pages, sizeof spec.n_pages);
     kv_store_init(&e->store, &spec, in.page_bytes, in.state ? e->batch : 0);
     e->kv = d->vt->kv_new(d, &spec, err);
+    if (e->kv && in.state) {
+        state_spec state = *model_state_spec(e->parts.model);
+        state.n_slots = e->batch;
+        if (!(e->state = d->vt->state_new(d, &state, err))) return false;
+    }
     e->logits_bytes = (size_t)e->out_max * (size_t)e->info->vocab * sizeof(float);
     e->logits = e->kv ? d->vt->alloc(d, e->logits_bytes, err) : NULL;
     if (!e->logits) return false;
@@ -74,6 +79,7 @@ static void engine_free(engine *e) {
     free(e->scratch);
     if (e->logits) d->vt->free(d, e->logits, e->logits_bytes);
     if (e->kv) d->vt->kv_free(d, e->kv);
+    if (e->state) d->vt->state_free(d, e->state);
     kv_store_deinit(&e->store);
     free(e->running);
     free(e->row_id);

@@ -243,6 +243,7 @@ struct engine {
     int32_t batch, queue_max, chunk, rows_max, out_max, n_workers;
     plan plan;
     kv_cache *kv;
+    state_store *state; /* recurrent state of `batch` sequences; NULL: the model has none */
     void *logits; /* device memory [out_max, V] */
     size_t logits_bytes;
     sampler_scratch *scratch; /* owns: [n_workers] */

@@ -444,7 +444,7 @@ bool scheduler_step(engine *e) {
     cancels_apply(e);
     admit_waiting(e);
     step *s = &e->step;
-    *s = (step){.ids = e->row_id, .pos = e->row_pos, .out = e->row_out, .seq = e->seqs};
+    *s = (step){.ids = e->row_id, .pos = e->row_pos, .out = e->row_out, .seq = e->seqs, .state = e->state};
     fill_decode(e);
     fill_prefill(e);
     bool paused = false;

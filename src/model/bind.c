@@ -16,6 +16,7 @@ typedef struct binding {
     int32_t dim[4];
     int32_t active; /* experts: how many of them a row reads */
     float shift;    /* a tensor's values gain this */
+    void (*fix)(tensor *t);
     weight_src src;
     size_t at, bias_at; /* place in the block of vectors, in floats */
 } binding;
@@ -98,6 +99,14 @@ void bind_norm(binder *b, tensor *to, const char *name, int n, const int32_t *di
     binding *x = bind_new(b, name, n, dim);
     x->t = to;
     x->shift = b->shift;
+}
+
+const model *bind_model(const binder *b) {
+    return b->m;
+}
+
+void bind_fix(binder *b, void (*fix)(tensor *t)) {
+    b->list[b->n - 1].fix = fix;
 }
 
 void bind_experts(binder *b, weight *to, const char *name, int n, const int32_t *dim) {
@@ -361,6 +370,7 @@ bool bindings_load(model *m, config *c, error *err) {
             *b->t = tensor_of(at, DT_F32, b->n, b->dim);
             if (!checkpoint_floats(c->from, b->stored, (size_t)n_elements(b), at, err)) return false;
             for (int64_t k = 0; b->shift && k < n_elements(b); k++) at[k] += b->shift;
+            if (b->fix) b->fix(b->t);
         }
     }
     return true;

@@ -33,7 +33,9 @@ struct model {
     model_info info;
     kv_spec kv;
     kv_layer *kv_layers; /* [kv.n_layers], in the arena */
-    bool tied;           /* the output head is the embedding table */
+    state_spec state;
+    state_layer *state_layers; /* [state.n_layers], in the arena */
+    bool tied;                 /* the output head is the embedding table */
     bool gguf; /* read from GGUF: conversion has changed some tensors (q and k rows of llama lie for interleaved
                   rotation) */
     bool compat_mlx_lm;
@@ -95,6 +97,9 @@ void bind_bias(binder *b, bool biased); /* do the matrices that follow have a bi
 void bind_active(binder *b, int32_t active);
 /* What the norms that follow gain: 1 where a checkpoint stores w and the model multiplies by 1 + w. 0 at first. */
 void bind_norm_shift(binder *b, float shift);
+const model *bind_model(const binder *b);
+/* Rewrites the tensor bound last once it is loaded, in place: another unit, another order of the dimensions. */
+void bind_fix(binder *b, void (*fix)(tensor *t));
 void bind_weight(binder *b, weight *to, const char *name, int n, const int32_t *dim);
 void bind_tensor(binder *b, tensor *to, const char *name, int n, const int32_t *dim);
 typedef weight experts;
@@ -128,6 +133,8 @@ bool work_make(model *m, bool plan_only, error *err); /* runs fam->work; one all
 /* Adds a layer to the KV plan; layers with the same window share a page table. Returns its index for kv_append and
  * attend. */
 int32_t kv_layer_add(model *m, config *c, int32_t heads, int32_t k_width, int32_t v_width, int32_t window);
+/* Adds a layer to the recurrent state. Returns its index for conv1d_state and delta_rule. */
+int32_t state_layer_add(model *m, const state_layer *l);
 
 /* ---- rotary frequencies (part_rope.c) --------------------------------------------------------------------------- */
 typedef struct rope_opts {
@@ -164,20 +171,24 @@ void moe_plan(plan *p, moe_work *to, int32_t E, int32_t A, int32_t F, int32_t D)
 void moe_forward(device *d, tensor y, tensor x, tensor score, const moe *w, const moe_work *work, act a);
 
 /* ---- the operations as family files write them; `d`, `s` and `kv` are in scope --------------------------------- */
-#define embed(y, table, scale)             op_embed(d, y, &(table), s->ids, scale)
-#define linear(y, x, w)                    op_linear(d, y, x, &(w))
-#define linear2(y0, y1, x, w0, w1)         op_linear2(d, y0, y1, x, &(w0), &(w1))
-#define linear3(y0, y1, y2, x, w0, w1, w2) op_linear3(d, y0, y1, y2, x, &(w0), &(w1), &(w2))
-#define rms_norm(y, x, w, eps)             op_rms_norm(d, y, x, w, eps)
-#define add_rms_norm(y, x, r, w, eps)      op_add_rms_norm(d, y, x, r, w, eps)
-#define rope(x, table)                     op_rope(d, x, s->pos, &(table))
-#define kv_append(k, v, layer)             op_kv_append(d, kv, layer, k, v, s)
-#define attend(o, q, layer, how)           op_attend(d, o, q, kv, layer, s, &(how))
-#define act_mul(y, g, u, a)                op_act_mul(d, y, g, u, a)
-#define add(x, y)                          op_add(d, x, y)
-#define act(y, x, a)                       op_act(d, y, x, a)
-#define mul_rows(x, c)                     op_mul_rows(d, x, c)
-#define gather(y, x)                       op_gather(d, y, x, s->out) /* the R wanted rows */
+#define embed(y, table, scale)                        op_embed(d, y, &(table), s->ids, scale)
+#define linear(y, x, w)                               op_linear(d, y, x, &(w))
+#define linear2(y0, y1, x, w0, w1)                    op_linear2(d, y0, y1, x, &(w0), &(w1))
+#define linear3(y0, y1, y2, x, w0, w1, w2)            op_linear3(d, y0, y1, y2, x, &(w0), &(w1), &(w2))
+#define rms_norm(y, x, w, eps)                        op_rms_norm(d, y, x, w, eps)
+#define add_rms_norm(y, x, r, w, eps)                 op_add_rms_norm(d, y, x, r, w, eps)
+#define rope(x, table)                                op_rope(d, x, s->pos, &(table))
+#define kv_append(k, v, layer)                        op_kv_append(d, kv, layer, k, v, s)
+#define attend(o, q, layer, how)                      op_attend(d, o, q, kv, layer, s, &(how))
+#define act_mul(y, g, u, a)                           op_act_mul(d, y, g, u, a)
+#define add(x, y)                                     op_add(d, x, y)
+#define act(y, x, a)                                  op_act(d, y, x, a)
+#define mul_rows(x, c)                                op_mul_rows(d, x, c)
+#define l2norm(y, x, scale, eps)                      op_l2norm(d, y, x, scale, eps)
+#define decay(g, x, rate, shift)                      op_decay(d, g, x, rate, shift)
+#define conv1d(y, x, w, layer)                        op_conv1d_state(d, y, x, w, layer, s)
+#define delta_rule(o, q, k, v, g, beta, tiled, layer) op_delta_rule(d, o, q, k, v, g, beta, tiled, layer, s)
+#define gather(y, x)                                  op_gather(d, y, x, s->out) /* the R wanted rows */
 /* x [T,H*Dh], which may be columns of something wider, seen as [T,H,Dh] */
 static inline tensor heads(tensor x, int32_t H) {
     int32_t Dh = x.dim[1] / H;

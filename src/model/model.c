@@ -99,6 +99,10 @@ const kv_spec *model_kv_spec(const model *m) {
     return &m->kv;
 }
 
+const state_spec *model_state_spec(const model *m) {
+    return &m->state;
+}
+
 static bool step_check(const model *m, const step *s, tensor logits, error *err) {
     if (s->n_rows < 1 || s->n_rows > m->rows_max || s->n_out < 0 || s->n_out > s->n_rows)
         return error_set(err, ERR_INTERNAL, "a step of %d rows, %d wanted; allowed is 1 to %d", s->n_rows, s->n_out,
@@ -106,6 +110,7 @@ static bool step_check(const model *m, const step *s, tensor logits, error *err)
     if (s->n_out && (tensor_null(logits) || logits.dim[0] < s->n_out || logits.dim[1] != m->info.vocab))
         return error_set(err, ERR_INTERNAL, "logits [%d,%d] for %d rows of %d", logits.dim[0], logits.dim[1], s->n_out,
                          m->info.vocab);
+    if (m->state.n_layers && !s->state) return error_set(err, ERR_INTERNAL, "a step without recurrent state");
     for (int32_t i = 0; i < s->n_rows; i++)
         if (s->ids[i] < 0 || s->ids[i] >= m->info.vocab)
             return error_set(err, ERR_INVALID, "token id %d, allowed is 0 to %d", s->ids[i], m->info.vocab - 1);

@@ -34,6 +34,8 @@ void model_close(model *m);
 const model_info *model_describe(const model *m);
 /* Keys and values this model needs; n_pages and type are the caller's to fill. */
 const kv_spec *model_kv_spec(const model *m);
+/* Recurrent state this model needs (n_layers 0: none); n_slots is the caller's to fill. A step brings it as step.state. */
+const state_spec *model_state_spec(const model *m);
 /* Runs one step, from the device's step_begin to its step_end: logits [R,V] f32 for the rows s->out (R may be 0: then logits.p may be
  * NULL and the last layers' work is only what the cache needs). Appends keys and values to kv. A sequence's first row at position 0
  * starts its recurrent state (slot) afresh. False: *err is the device's status, which is cleared; the cache is then undefined. */

@@ -1,4 +1,5 @@
-/* plan: the memory a step needs, and the layers of the key/value cache. Sizes are exact and known before anything is
+/* plan: the memory a step needs, and the layers of the key/value cache and of the
+ * recurrent state. Sizes are exact and known before anything is
  * allocated. Not here: pages of the cache (engine/, device->kv_new). */
 #include "internal.h"
 
@@ -40,4 +41,17 @@ int32_t kv_layer_add(model *m, config *c, int32_t heads, int32_t k_width, int32_
     m->kv_layers[n] = (kv_layer){heads, k_width, v_width, g};
     if (!window) m->info.kv_bytes_per_token += (size_t)heads * (size_t)(k_width + v_width) * dtype_bytes(m->kv.type);
     return m->kv.n_layers++;
+}
+
+int32_t state_layer_add(model *m, const state_layer *l) {
+    int32_t n = m->state.n_layers;
+    if (n % 16 == 0) {
+        state_layer *grown = model_alloc(m, (size_t)(n + 16) * sizeof *grown);
+        if (n) memcpy(grown, m->state_layers, (size_t)n * sizeof *grown);
+        m->state.layer = m->state_layers = grown;
+    }
+    m->state_layers[n] = *l;
+    m->state.n_layers++;
+    m->info.state_bytes = m->d->vt->state_bytes(m->d, &m->state);
+    return n;
 }
