@@ -442,7 +442,7 @@ FILTER(f_int) {
     if (v_is(self, V_BOOL)) return v_int(self.b);
     if (v_is(self, V_FLOAT)) return isnan(self.f) ? otherwise : float_to_int(c, self.f);
     if (!v_is(self, V_STR)) return otherwise;
-    int64_t base = integer(c, v[1], 10, "base");
+    int64_t base = v_is(v[1], V_MISSING) ? 10 : v_is(v[1], V_INT) ? v[1].i : v_is(v[1], V_BOOL) ? v[1].b : -1;
     bool known = base == 0 || (base >= 2 && base <= 36);
     if (known && str_to_int(self.s, (int)base, &i, &large)) {
         if (large) jinja_fail(c, "integer overflow: results beyond 64 bits are not supported");

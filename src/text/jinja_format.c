@@ -270,7 +270,8 @@ value format_percent(core *c, jstr *f, value args) {
         percent_one(&p, &b);
         jinja_step(c, 1);
     }
-    bool keyed = v_is(args, V_DICT) || v_is(args, V_LIST) || v_is(args, V_RANGE) || v_is(args, V_UNDEFINED); /* has [] */
+    bool keyed =
+        v_is(args, V_DICT) || v_is(args, V_LIST) || v_is(args, V_RANGE) || v_is(args, V_UNDEFINED); /* has [] */
     bool all = v_is(args, V_TUPLE) ? p.used >= args.list->n : p.used || p.mapping || keyed;
     if (!all) jinja_fail(c, "not all arguments converted during string formatting");
     jstr *out = sb_done(&b);

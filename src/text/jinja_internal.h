@@ -22,7 +22,7 @@ typedef struct core {
     const char *stack; /* address of a local at the start; how deep C has recursed is measured from here */
     jmp_buf fail;
 } core;
-_Noreturn void jinja_fail(core *c, const char *fmt, ...) PRINTF(2, 3);
+__attribute__((noreturn)) void jinja_fail(core *c, const char *fmt, ...) PRINTF(2, 3);
 void *jinja_alloc(core *c, size_t n); /* zeroed; fails when the limit is reached */
 #define jinja_new(c, type)      ((type *)jinja_alloc((c), sizeof(type)))
 #define jinja_array(c, type, n) ((type *)jinja_alloc_n((c), sizeof(type), (n)))
@@ -237,7 +237,7 @@ value v_undefined(core *c, const char *hint);
 value v_undefined_name(core *c, jstr *name);
 value v_undefined_of(core *c, value obj, value name);
 
-_Noreturn void undefined_fail(core *c, value v); /* what using an undefined value says */
+__attribute__((noreturn)) void undefined_fail(core *c, value v); /* what using an undefined value says */
 const char *type_name(value v);
 const char *type_repr(core *c, value v); /* "str object", "None" */
 

@@ -19,7 +19,7 @@ static bool whole(value v, int64_t *out) {
         return false;
     return true;
 }
-static _Noreturn void overflow(core *c) {
+static __attribute__((noreturn)) void overflow(core *c) {
     jinja_fail(c, "integer overflow: results beyond 64 bits are not supported");
 }
 
@@ -151,7 +151,7 @@ static bool is_sequence(value v) {
     return v_is(v, V_STR) || v_is(v, V_LIST) || v_is(v, V_TUPLE);
 }
 
-static _Noreturn void bad_operands(core *c, binop op, value a, value b) {
+static __attribute__((noreturn)) void bad_operands(core *c, binop op, value a, value b) {
     if (v_is(a, V_BIG) || v_is(b, V_BIG)) overflow(c);
     if (op == OP_ADD && is_sequence(a))
         jinja_fail(c, "can only concatenate %s (not \"%s\") to %s", type_name(a), type_name(b), type_name(a));

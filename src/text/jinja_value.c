@@ -554,7 +554,7 @@ void float_repr(char out[40], double f) {
         if (strtod(e, NULL) == f) break;
     }
     char *exp = strchr(e, 'e'), digits[24];
-    int x = atoi(exp + 1), n = 0;
+    int x = (int)strtol(exp + 1, NULL, 10), n = 0;
     bool negative = e[0] == '-';
     for (char *p = e + negative; p < exp; p++)
         if (*p != '.') digits[n++] = *p;
