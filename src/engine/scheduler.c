@@ -495,6 +495,7 @@ void *scheduler_main(void *arg) {
             if (rc == ETIMEDOUT) break;
         }
         e->idle = false;
+        e->stats.last_step_ns = clock_ns(); /* the wait was no standstill: the watchdog counts from here */
         pthread_mutex_unlock(&e->mu);
     }
     finish_all(e, FINISH_CANCELLED, NULL);
