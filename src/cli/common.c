@@ -144,6 +144,7 @@ bool cli_say(engine *e, const ids *prompt, const buf *prompt_text, const options
     for (gen_event ev; gen_next(run, &ev, -1);) {
         print_event(&ev, color, &in_reasoning, reply);
         if (ev.kind == GEN_DONE && ev.why == FINISH_ERROR) *err = ev.err, ok = false;
+        if (ev.kind == GEN_DONE && ev.why == FINISH_CANCELLED) ok = error_set(err, ERR_CANCELLED, "interrupted");
         if (ev.kind == GEN_DONE) break;
     }
     if (in_reasoning && color) fputs("\x1b[0m", stdout);

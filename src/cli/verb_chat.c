@@ -38,8 +38,8 @@ static bool talk_turn(talk *t, str line, error *err) {
     gen_stats stats;
     const json *messages = json_read(a, buf_view(&whole), NULL, err);
     bool ok = messages && cli_prompt(t->e, messages, t->o, &prompt, &text, err);
-    ok = ok && cli_say(t->e, &prompt, &text, t->o, &reply, &stats, err);
-    if (ok) {
+    ok = ok && (cli_say(t->e, &prompt, &text, t->o, &reply, &stats, err) || err->code == ERR_CANCELLED);
+    if (ok) { /* an interrupted reply stays in the conversation as far as it came */
         cli_show_stats(&stats);
         talk_add(t, "assistant", buf_view(&reply));
     } else { /* the failed turn leaves no trace */
