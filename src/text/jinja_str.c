@@ -246,7 +246,7 @@ void sb_puts(sbuf *b, const char *s) {
     sb_add(b, s, strlen(s), 0);
 }
 void sb_cp(sbuf *b, uint32_t cp, uint8_t user) {
-    char out[4];
+    char out[4] = {0};
     sb_add(b, out, u8_put(out, cp), user);
 }
 void sb_fill(sbuf *b, const jstr *s, int64_t times) {
