@@ -55,6 +55,11 @@ const kv_spec *model_kv_spec(const model *m) {
     return &fake_spec;
 }
 
+static const state_spec fake_state_spec;
+const state_spec *model_state_spec(const model *m) {
+    return &fake_state_spec;
+}
+
 static uint64_t fake_mix(uint64_t h, uint64_t v) {
     h = (h ^ v) * 0x9e3779b97f4a7c15u;
     return h ^ (h >> 29);
@@ -127,12 +132,21 @@ static void fake_close(device *d) {
     pool_free(d->threads);
     free(d);
 }
+/* The slots themselves are fake_state. */
+static state_store *fake_state_new(device *d, const state_spec *spec, error *err) {
+    return mem_alloc(1);
+}
+static void fake_state_free(device *d, state_store *st) {
+    free(st);
+}
 static const device_vtable fake_vt = {.name = "fake",
                                       .close = fake_close,
                                       .alloc = fake_alloc,
                                       .free = fake_free,
                                       .kv_new = fake_kv_new,
                                       .kv_free = fake_kv_free,
+                                      .state_new = fake_state_new,
+                                      .state_free = fake_state_free,
                                       .kv_page_bytes = fake_page_bytes};
 
 /* The neutral configuration; a test changes what it is about. */
