@@ -45,7 +45,7 @@ static void held_utf8(detok *d, size_t at, bool final) {
         ok ? buf_add(text, rest.p, n) : buf_puts(text, "\xEF\xBF\xBD");
         from += n;
     }
-    memmove(g->held.p, g->held.p + from, g->held.n - from);
+    if (from) memmove(g->held.p, g->held.p + from, g->held.n - from);
     g->held.n -= from;
     if (text->n || final) next(d, at, buf_view(text), final);
 }
@@ -192,7 +192,7 @@ static void replace(detok *d, size_t at, str s, bool last) {
             buf_putc(text, g->held.p[i++]);
         }
     }
-    memmove(g->held.p, g->held.p + i, g->held.n - i);
+    if (i) memmove(g->held.p, g->held.p + i, g->held.n - i);
     g->held.n -= i;
     if (last || text->n) next(d, at, buf_view(text), last);
 }

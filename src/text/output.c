@@ -92,7 +92,7 @@ static void content_add(output *o, str s, bool final) {
 
 /* ---- thinking ---------------------------------------------------------------------------------------------------- */
 static void held_drop(output *o, size_t n) {
-    memmove(o->held.p, o->held.p + n, o->held.n - n);
+    if (n) memmove(o->held.p, o->held.p + n, o->held.n - n);
     o->held.n -= n;
 }
 

@@ -25,11 +25,11 @@ void masked_add(masked *m, str s, const uint8_t *user) {
 }
 
 static const uint8_t *user_at(const masked *m, size_t at) {
-    return m->marked ? (const uint8_t *)m->user.p + at : NULL;
+    return m->marked && m->user.p ? (const uint8_t *)m->user.p + at : NULL;
 }
 
 static str text_at(const masked *m, size_t from, size_t to) {
-    return (str){m->text.p + from, to - from};
+    return m->text.p ? (str){m->text.p + from, to - from} : (str){"", 0};
 }
 
 static void copy(const masked *in, size_t from, size_t to, masked *out) {
