@@ -272,27 +272,59 @@ INL void int_tile(const int M, const int KS, const uint8_t *steps, const lin_blo
     }
 }
 
+/* One row: both halves of the panel and two sums each, so that the multiplier is what limits. */
+INL void int_one(const int KS, const uint8_t *steps, const lin_block *b, size_t at, const group_scales *sc, bool offset,
+                 __m256i zero, float *acc) {
+    const int16_t *x = (const int16_t *)b->x + at * (size_t)(KS * 4);
+    const __m256i low = _mm256_set1_epi16(255);
+    __m256i u[2], v[2];
+    u[0] = u[1] = v[0] = v[1] = _mm256_setzero_si256();
+#pragma GCC unroll 1 /* unrolled, the compiler moves all products before the sums and spills them */
+    for (int j = 0; j < KS; j++) {
+        int32_t x02, x13;
+        memcpy(&x02, x + 4 * j, 4);
+        memcpy(&x13, x + 4 * j + 2, 4);
+        __m256i w02 = _mm256_set1_epi32(x02), w13 = _mm256_set1_epi32(x13);
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            __m256i q = _mm256_loadu_si256((const __m256i *)(steps + j * 64) + h);
+            u[h] = _mm256_add_epi32(u[h], _mm256_madd_epi16(_mm256_and_si256(q, low), w02));
+            v[h] = _mm256_add_epi32(v[h], _mm256_madd_epi16(_mm256_srli_epi16(q, 8), w13));
+        }
+    }
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        u[h] = _mm256_add_epi32(u[h], v[h]);
+        if (!offset) u[h] = _mm256_add_epi32(u[h], _mm256_madd_epi16(zero, _mm256_set1_epi32(b->hl[at])));
+        __m256 p = _mm256_mul_ps(sc->s[h], _mm256_cvtepi32_ps(u[h]));
+        __m256 y = _mm256_fmadd_ps(p, _mm256_set1_ps(b->a[at]), _mm256_loadu_ps(acc + h * 8));
+        if (offset) y = _mm256_fmadd_ps(sc->b[h], _mm256_set1_ps(b->c[at]), y);
+        _mm256_storeu_ps(acc + h * 8, y);
+    }
+}
+
 typedef void group_fn(const uint8_t *steps, const lin_block *b, size_t at, const group_scales *sc, bool offset,
                       __m256i zero, float *acc);
 #define GROUP(KS)                                                                                                    \
     static void group_##KS(const uint8_t *steps, const lin_block *b, size_t at, const group_scales *sc, bool offset, \
                            __m256i zero, float *acc) {                                                               \
-        for (int half = 0; half < 2; half++) {                                                                       \
-            int t = 0;                                                                                               \
-            for (; t + 6 <= b->n; t += 6)                                                                            \
+        int t = 0;                                                                                                   \
+        for (; t + 6 <= b->n; t += 6)                                                                                \
+            for (int half = 0; half < 2; half++)                                                                     \
                 int_tile(6, KS, steps, b, at + (size_t)t, sc, half, offset, zero, acc + t * 16);                     \
-            for (; t < b->n; t++) int_tile(1, KS, steps, b, at + (size_t)t, sc, half, offset, zero, acc + t * 16);   \
-        }                                                                                                            \
+        for (; t < b->n; t++) int_one(KS, steps, b, at + (size_t)t, sc, offset, zero, acc + t * 16);                 \
     }
 GROUP(4)
 GROUP(8)
 GROUP(16)
 static group_fn *const group_fns[CPU_LINEAR_CLASSES] = {[LC_16] = group_4, [LC_32] = group_8, [LC_64] = group_16};
 
-static void panel_avx2(const cpu_packed *w, const uint8_t *panel, const lin_block *b, float *acc) {
-    memset(acc, 0, sizeof *acc * LIN_ROWS * (size_t)b->n);
+enum { AHEAD = 1024 /* bytes of codes asked for in advance; see linear_avx512.c */ };
+static void panels(const cpu_packed *w, const uint8_t *panel, int n_panels, const lin_block *b, float *acc) {
+    size_t sums = LIN_ROWS * (size_t)b->n;
+    memset(acc, 0, sizeof *acc * sums * (size_t)n_panels);
     if (b->class == LC_F32) {
-        panel_f32(w, panel, b, acc);
+        for (int p = 0; p < n_panels; p++) panel_f32(w, panel + (size_t)p * w->panel_bytes, b, acc + (size_t)p * sums);
         return;
     }
     _Alignas(32) uint8_t buf[LIN_COLS * LIN_ROWS];
@@ -300,18 +332,18 @@ static void panel_avx2(const cpu_packed *w, const uint8_t *panel, const lin_bloc
     group_fn *group = group_fns[b->class];
     group_scales sc;
     __m256i zero = _mm256_set1_epi32((int32_t)((uint32_t)(-128 * w->zero) << 16 | (uint16_t)-w->zero));
-    for (int32_t c = 0; c < w->n_chunks; c++) {
-        const uint8_t *steps = steps_of(w, panel, c, buf);
-        for (int i = 0; i < groups; i++) {
-            int32_t g = c * groups + i;
-            scales_read(w, panel, g * cols / w->group, &sc);
-            group(steps + i * cols * LIN_ROWS, b, (size_t)g * (size_t)b->n, &sc, w->offset, zero, acc);
+    for (int32_t c = 0; c < w->n_chunks; c++)
+        for (int p = 0; p < n_panels; p++) {
+            const uint8_t *at = panel + (size_t)p * w->panel_bytes, *codes = at + (size_t)c * w->chunk_bytes;
+            for (size_t i = 0; i < w->chunk_bytes; i += 64) _mm_prefetch(codes + AHEAD + i, _MM_HINT_T0);
+            const uint8_t *steps = steps_of(w, at, c, buf);
+            for (int i = 0; i < groups; i++) {
+                int32_t g = c * groups + i;
+                scales_read(w, at, g * cols / w->group, &sc);
+                group(steps + i * cols * LIN_ROWS, b, (size_t)g * (size_t)b->n, &sc, w->offset, zero,
+                      acc + (size_t)p * sums);
+            }
         }
-    }
-}
-
-static void panels(const cpu_packed *w, const uint8_t *panel, int n_panels, const lin_block *b, float *acc) {
-    for (int i = 0; i < n_panels; i++) panel_avx2(w, panel + (size_t)i * w->panel_bytes, b, acc + i * b->n * LIN_ROWS);
 }
 
 static void stream(const float *acc, int n, float *y, int64_t stride) {
