@@ -67,31 +67,36 @@ def checkpoint(folder, shape, rng):
     save_torch({k: v.contiguous() for k, v in out.items()}, str(folder / "model.safetensors"))
 
 
+def golden(folder, vocab, rng):
+    """golden.bin of a random checkpoint, from transformers."""
+    short, long = rng.integers(3, vocab, 40), rng.integers(3, vocab, 272)
+    pos = np.unique(np.linspace(0, len(long) - 1, 10).round().astype(int))
+    m = load(folder)
+
+    @torch.no_grad()
+    def rows(ids):
+        return m(torch.tensor(np.array(ids, np.int64)[None]), use_cache=False).logits[0].float().numpy()
+
+    at, dec = list(short), []
+    for _ in range(16):
+        dec.append(int(rows(at)[-1].argmax()))
+        at.append(dec[-1])
+    first, second = rows(at[:-1]), rows(long)[pos]
+    want = np.concatenate([first, second])
+    m = m.to(torch.bfloat16)
+    got = np.concatenate([rows(at[:-1]), rows(long)[pos]])
+    a, b = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (want, got))
+    kl = (np.exp(a) * (a - b)).sum(-1)
+    write_golden(folder / "golden.bin", short, long, pos, np.array(dec), first[: len(short)], second, first[len(short) - 1 :],
+                 (kl.mean(), np.median(kl)))  # fmt: skip
+    print(f"{folder.name}: std {want.std():.2f}, bf16 KL {kl.mean():.1e}, {sum(f.stat().st_size for f in folder.iterdir()) >> 10} KiB")
+
+
 def main():
     for name, shape in SHAPES.items():
         folder, rng = Path(sys.argv[1]) / name, np.random.default_rng(20261130)
         checkpoint(folder, shape, rng)
-        short, long = rng.integers(3, shape["vocab_size"], 40), rng.integers(3, shape["vocab_size"], 272)
-        pos = np.unique(np.linspace(0, len(long) - 1, 10).round().astype(int))
-        m = load(folder)
-
-        @torch.no_grad()
-        def rows(ids):
-            return m(torch.tensor(np.array(ids, np.int64)[None]), use_cache=False).logits[0].float().numpy()
-
-        at, dec = list(short), []
-        for _ in range(16):
-            dec.append(int(rows(at)[-1].argmax()))
-            at.append(dec[-1])
-        first, second = rows(at[:-1]), rows(long)[pos]
-        want = np.concatenate([first, second])
-        m = m.to(torch.bfloat16)
-        got = np.concatenate([rows(at[:-1]), rows(long)[pos]])
-        a, b = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (want, got))
-        kl = (np.exp(a) * (a - b)).sum(-1)
-        write_golden(folder / "golden.bin", short, long, pos, np.array(dec), first[: len(short)], second, first[len(short) - 1 :],
-                     (kl.mean(), np.median(kl)))  # fmt: skip
-        print(f"{name}: std {want.std():.2f}, bf16 KL {kl.mean():.1e}, {sum(f.stat().st_size for f in folder.iterdir()) >> 10} KiB")
+        golden(folder, shape["vocab_size"], rng)
 
 
 if __name__ == "__main__":
