@@ -17,8 +17,8 @@ static size_t head_bytes(const kv_layer *l, dtype type) {
 static bool spec_check(const kv_spec *s, error *err) {
     if (s->type != DT_F16 && s->type != DT_BF16 && s->type != DT_F32)
         return error_set(err, ERR_UNSUPPORTED, "KV cache type %s: f16, bf16 or f32", dtype_name(s->type));
-    if (s->n_groups < 1 || s->n_groups > KV_GROUPS)
-        return error_set(err, ERR_INTERNAL, "KV cache of %d groups: 1 to %d", s->n_groups, KV_GROUPS);
+    if (s->n_groups < 0 || s->n_groups > KV_GROUPS) /* 0: every layer has recurrent state instead */
+        return error_set(err, ERR_INTERNAL, "KV cache of %d groups: 0 to %d", s->n_groups, KV_GROUPS);
     for (int i = 0; i < s->n_layers; i++) {
         const kv_layer *l = &s->layer[i];
         if (l->heads < 1 || l->heads > KV_HEADS_MAX || l->k_width < 1 || l->k_width > KV_WIDTH_MAX || l->v_width < 1 ||
