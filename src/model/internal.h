@@ -142,6 +142,8 @@ typedef struct rope_opts {
     float theta;            /* when the configuration has none; 0: 10000 */
     float partial;          /* rotated part of a head when the configuration does not say; 0: all */
     const char *layer_type; /* which entry of per-layer-type rope_parameters; NULL: there is one set */
+    const char *theta_key;  /* without such an entry: theta is this key's, and there is no scaling; NULL: rope_theta */
+    const char *kind;       /* rope_type when the configuration says nothing at all; NULL: default */
     bool interleaved;
     bool long_context; /* longrope: the factors for contexts beyond the original one */
 } rope_opts;
@@ -183,6 +185,8 @@ void moe_forward(device *d, tensor y, tensor x, tensor score, const moe *w, cons
 #define act_mul(y, g, u, a)                           op_act_mul(d, y, g, u, a)
 #define add(x, y)                                     op_add(d, x, y)
 #define act(y, x, a)                                  op_act(d, y, x, a)
+#define scale(x, c)                                   op_scale(d, x, c)
+#define softcap(x, cap)                               op_softcap(d, x, cap)
 #define mul_rows(x, c)                                op_mul_rows(d, x, c)
 #define l2norm(y, x, scale, eps)                      op_l2norm(d, y, x, scale, eps)
 #define decay(g, x, rate, shift)                      op_decay(d, g, x, rate, shift)

@@ -130,7 +130,8 @@ static const struct {
 };
 
 static void apply(scaling *s) {
-    str type = json_str(json_get(s->params, "rope_type"), json_str(json_get(s->params, "type"), STR("default")));
+    str otherwise = s->o->kind && !s->params ? str_of(s->o->kind) : STR("default");
+    str type = json_str(json_get(s->params, "rope_type"), json_str(json_get(s->params, "type"), otherwise));
     buf known = {0};
     for (size_t i = 0; i < COUNT(kinds); i++) {
         buf_printf(&known, "%s%s", i ? ", " : "", kinds[i].name);
@@ -145,11 +146,12 @@ static void apply(scaling *s) {
 
 void rope_make(model *m, config *c, rope_table *out, const rope_opts *o) {
     const json *params = config_get(c, "rope_parameters");
-    if (o->layer_type && json_is(json_get(params, o->layer_type), JSON_OBJECT))
-        params = json_get(params, o->layer_type);
+    bool own = o->layer_type && json_is(json_get(params, o->layer_type), JSON_OBJECT);
+    if (own) params = json_get(params, o->layer_type);
     if (!json_is(params, JSON_OBJECT)) params = config_get(c, "rope_scaling");
+    if (!own && o->theta_key) params = NULL;
     scaling s = {.m = m, .c = c, .params = params, .o = o, .scale = 1};
-    s.theta = param(&s, "rope_theta", o->theta > 0 ? o->theta : 10000);
+    s.theta = param(&s, !own && o->theta_key ? o->theta_key : "rope_theta", o->theta > 0 ? o->theta : 10000);
     double partial = param(&s, "partial_rotary_factor", o->partial > 0 ? o->partial : 1);
     config_check(c, s.theta > 1, "rope_theta is %g, allowed is more than 1", s.theta);
     config_check(c, partial > 0 && partial <= 1, "partial_rotary_factor is %g, allowed is more than 0, at most 1",
