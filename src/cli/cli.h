@@ -56,10 +56,9 @@ sampling cli_sampling(const options *o, const engine *e);
 /* Reads a file, or standard input for "-". */
 bool cli_read(const char *path, buf *out, error *err);
 bool cli_color(void); /* standard output is a terminal and NO_COLOR is not set */
-/* Messages -> text -> ids; `vars` as in render_opts. The text of special tokens in messages stays plain text. */
-bool cli_prompt(const engine *e, const json *messages, const options *o, ids *out, buf *text, error *err);
+/* Messages with the variables that the options ask for. */
+bool cli_prompt(const engine *e, const json *messages, const options *o, prompt *out, error *err);
 /* Runs one generation and prints it as it comes; Ctrl-C ends it (ERR_CANCELLED). The reply so far is appended to
  * `reply` (may be NULL). */
-bool cli_say(engine *e, const ids *prompt, const buf *prompt_text, const options *o, buf *reply, gen_stats *stats,
-             error *err);
+bool cli_say(engine *e, const prompt *p, const options *o, buf *reply, gen_stats *stats, error *err);
 void cli_show_stats(const gen_stats *s);

@@ -85,20 +85,16 @@ static bool thinking_variable(const options *o, json_builder *vars, error *err) 
     return true;
 }
 
-bool cli_prompt(const engine *e, const json *messages, const options *o, ids *out, buf *text, error *err) {
+bool cli_prompt(const engine *e, const json *messages, const options *o, prompt *out, error *err) {
     const chat_template *t = engine_template(e);
     if (!t) return error_set(err, ERR_UNSUPPORTED, "%s has no chat template; generate with --raw", engine_model_id(e));
     arena *a = arena_new(0);
     json_builder vars = {.a = a};
-    buf user = {0};
     render_opts r = {.messages = messages, .add_generation_prompt = true};
     bool ok = thinking_variable(o, &vars, err);
     if (ok && vars.n) r.variables = json_built(&vars);
-    ok = ok && chat_template_render(t, &r, text, &user, err);
-    ok = ok && tokenizer_encode_marked(engine_tokenizer(e), buf_view(text), (const uint8_t *)user.p, ENCODE_SPECIAL,
-                                       out, err);
+    ok = ok && prompt_render(out, t, engine_tokenizer(e), &r, err);
     arena_free(a);
-    buf_free(&user);
     return ok;
 }
 
@@ -119,13 +115,12 @@ static void print_event(const gen_event *ev, bool color, bool *in_reasoning, buf
     if (!reasoning && reply) buf_str(reply, ev->text);
 }
 
-bool cli_say(engine *e, const ids *prompt, const buf *prompt_text, const options *o, buf *reply, gen_stats *stats,
-             error *err) {
-    gen_opts g = {.prompt = prompt->p,
-                  .n_prompt = prompt->n,
+bool cli_say(engine *e, const prompt *p, const options *o, buf *reply, gen_stats *stats, error *err) {
+    gen_opts g = {.prompt = p->ids.p,
+                  .n_prompt = p->ids.n,
                   .sample = cli_sampling(o, e),
-                  .split_thinking = prompt_text != NULL};
-    if (prompt_text) g.prompt_tail = buf_view(prompt_text);
+                  .split_thinking = p->text.n > 0,
+                  .prompt_tail = p->tail};
     str stops[64];
     if (o->stop.n > COUNT(stops))
         return error_set(err, ERR_USAGE, "--stop may be given %zu times at most", COUNT(stops));
@@ -134,7 +129,7 @@ bool cli_say(engine *e, const ids *prompt, const buf *prompt_text, const options
     g.n_stops = o->stop.n;
     bool clamped;
     int64_t wanted = o->given.max_tokens ? o->max_tokens : INT32_MAX;
-    if (!engine_clamp(e, prompt->n, wanted, !o->given.max_tokens, &g.max_tokens, &clamped, err)) return false;
+    if (!engine_clamp(e, p->ids.n, wanted, !o->given.max_tokens, &g.max_tokens, &clamped, err)) return false;
     gen *run = engine_submit(e, &g, err);
     if (!run) return false;
     atomic_store(&interrupted_gen, run);

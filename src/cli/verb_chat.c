@@ -31,14 +31,14 @@ static bool talk_turn(talk *t, str line, error *err) {
     size_t before = t->messages.n;
     int n_before = t->n;
     talk_add(t, "user", line);
-    buf whole = {0}, text = {0}, reply = {0};
+    buf whole = {0}, reply = {0};
     buf_printf(&whole, "[%s]", t->messages.p);
     arena *a = arena_new(0);
-    ids prompt = {0};
+    prompt p = {0};
     gen_stats stats;
     const json *messages = json_read(a, buf_view(&whole), NULL, err);
-    bool ok = messages && cli_prompt(t->e, messages, t->o, &prompt, &text, err);
-    ok = ok && (cli_say(t->e, &prompt, &text, t->o, &reply, &stats, err) || err->code == ERR_CANCELLED);
+    bool ok = messages && cli_prompt(t->e, messages, t->o, &p, err);
+    ok = ok && (cli_say(t->e, &p, t->o, &reply, &stats, err) || err->code == ERR_CANCELLED);
     if (ok) { /* an interrupted reply stays in the conversation as far as it came */
         cli_show_stats(&stats);
         talk_add(t, "assistant", buf_view(&reply));
@@ -48,9 +48,8 @@ static bool talk_turn(talk *t, str line, error *err) {
         t->n = n_before;
     }
     arena_free(a);
-    ids_free(&prompt);
+    prompt_free(&p);
     buf_free(&whole);
-    buf_free(&text);
     buf_free(&reply);
     return ok;
 }

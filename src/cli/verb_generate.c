@@ -10,15 +10,15 @@ static const json *one_message(arena *a, const char *role, str content) {
     return json_built(&b);
 }
 
-static bool build(const options *o, const engine *e, str prompt, ids *out, buf *text, error *err) {
-    if (o->raw) return tokenizer_encode(engine_tokenizer(e), prompt, ENCODE_SPECIAL | ENCODE_ADD_SPECIAL, out, err);
+static bool build(const options *o, const engine *e, str text, prompt *out, error *err) {
+    if (o->raw) return prompt_raw(out, engine_tokenizer(e), text, err);
     arena *a = arena_new(0);
     json *m = arena_array(a, json, 2);
     uint32_t n = 0;
     if (o->system) m[n++] = *one_message(a, "system", str_of(o->system));
-    m[n++] = *one_message(a, "user", prompt);
+    m[n++] = *one_message(a, "user", text);
     json messages = {.type = JSON_ARRAY, .n = n, .items = m};
-    bool ok = cli_prompt(e, &messages, o, out, text, err);
+    bool ok = cli_prompt(e, &messages, o, out, err);
     arena_free(a);
     return ok;
 }
@@ -29,20 +29,19 @@ int verb_generate(const options *o) {
         error_set(&err, ERR_USAGE, "generate takes a prompt, or a model and a prompt; put the prompt in quotes");
         return cli_fail(&err);
     }
-    const char *prompt = o->args[o->n_args - 1];
-    buf input = {0}, text = {0};
-    ids p = {0};
+    const char *text = o->args[o->n_args - 1];
+    buf input = {0};
+    prompt p = {0};
     gen_stats stats;
     engine *e = NULL;
     char *path = cli_model_path(o, o->n_args == 2 ? o->args[0] : NULL, &err);
-    bool ok = path && (strcmp(prompt, "-") != 0 || cli_read("-", &input, &err));
+    bool ok = path && (strcmp(text, "-") != 0 || cli_read("-", &input, &err));
     ok = ok && (e = cli_engine(o, path, true, &err));
-    ok = ok && build(o, e, input.p ? buf_view(&input) : str_of(prompt), &p, &text, &err);
-    ok = ok && cli_say(e, &p, o->raw ? NULL : &text, o, NULL, &stats, &err);
+    ok = ok && build(o, e, input.p ? buf_view(&input) : str_of(text), &p, &err);
+    ok = ok && cli_say(e, &p, o, NULL, &stats, &err);
     if (ok && !o->quiet) cli_show_stats(&stats);
     engine_close(e);
-    ids_free(&p);
-    buf_free(&text);
+    prompt_free(&p);
     buf_free(&input);
     free(path);
     return ok ? 0 : cli_fail(&err);

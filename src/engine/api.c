@@ -157,26 +157,21 @@ int hearth_render(const hearth_model *m, const char *messages_json, const char *
     const chat_template *t = engine_template(m->e);
     error err = {0};
     render_opts o = {.add_generation_prompt = true};
-    buf out = {0}, user = {0};
-    ids v = {0};
+    prompt p = {0};
     arena *a = arena_new(0);
     bool ok = t || error_set(&err, ERR_UNSUPPORTED, "the model has no chat template");
     ok = ok && json_argument(a, messages_json, "messages_json", JSON_ARRAY, &o.messages, &err) &&
          json_argument(a, tools_json, "tools_json", JSON_ARRAY, &o.tools, &err) &&
          json_argument(a, variables_json, "variables_json", JSON_OBJECT, &o.variables, &err) &&
-         chat_template_render(t, &o, &out, &user, &err) &&
-         tokenizer_encode_marked(engine_tokenizer(m->e), buf_view(&out), (const uint8_t *)user.p, ENCODE_SPECIAL, &v,
-                                 &err);
+         prompt_render(&p, t, engine_tokenizer(m->e), &o, &err);
     arena_free(a);
-    buf_free(&user);
     if (ok) {
-        *id = v.p ? v.p : mem_alloc(1);
-        *n_id = v.n;
-        if (text) *text = out.p ? buf_take(&out) : mem_strdup("");
-    } else {
-        ids_free(&v);
+        *id = p.ids.p;
+        *n_id = p.ids.n;
+        p.ids = (ids){0}; /* the caller's now */
+        if (text) *text = buf_take(&p.text);
     }
-    buf_free(&out);
+    prompt_free(&p);
     return ok ? HEARTH_OK : fail(&err);
 }
 
@@ -185,9 +180,17 @@ static const char *const finish_names[] = {
     [FINISH_NONE] = "",         [FINISH_STOP] = "stop",           [FINISH_STOP_STRING] = "stop",
     [FINISH_LENGTH] = "length", [FINISH_CANCELLED] = "cancelled", [FINISH_ERROR] = "error"};
 
-/* The prompt's last tokens as text: whether the reply starts inside a thinking block. */
+/* Whether the reply starts inside a thinking block, from ids alone: by the tag's own token where there is one (a
+ * client's text never becomes that token), else by the text of the last tokens. */
 enum { TAIL = 64 };
 static void prompt_tail(const engine *e, const int32_t *id, size_t n, buf *out) {
+    int32_t open = tokenizer_id(engine_tokenizer(e), STR("<think>")),
+            close = tokenizer_id(engine_tokenizer(e), STR("</think>"));
+    if (open >= 0 && close >= 0) {
+        for (size_t i = n; i-- > 0 && id[i] != close;)
+            if (id[i] == open) return buf_puts(out, "<think>");
+        return;
+    }
     size_t k = MIN(n, (size_t)TAIL);
     for (size_t i = n - k; i < n; i++)
         if (id[i] < 0 || id[i] >= tokenizer_size(engine_tokenizer(e))) return; /* engine_submit will say so */

@@ -57,52 +57,19 @@ static sampling settings(const http_req *q, const chat_request *r, const engine 
 }
 
 /* ---- the prompt -------------------------------------------------------------------------------------------------- */
-typedef struct prompt {
-    buf text, user;
-    ids id;
-    str tail; /* end of text that the template wrote; borrows text */
-} prompt;
-
-static void prompt_free(prompt *p) {
-    buf_free(&p->text);
-    buf_free(&p->user);
-    ids_free(&p->id);
-}
-
-/* Whether the reply starts inside a thinking block is for the template to say, never for a client's text. */
-static str trusted_tail(const prompt *p) {
-    size_t from = p->text.n;
-    while (from > 0 && p->text.n - from < 4096 && !(p->user.n == p->text.n && p->user.p[from - 1])) from--;
-    return str_slice(buf_view(&p->text), from, p->text.n);
-}
-
-static void drop_second_bos(ids *v, int32_t bos) {
-    if (v->n < 2 || bos < 0 || v->p[0] != bos || v->p[1] != bos) return;
-    memmove(v->p, v->p + 1, --v->n * sizeof *v->p);
-}
-
 static bool build_chat(http_req *q, chat_request *r, engine *e, prompt *p, error *err) {
     const chat_template *t = engine_template(e);
     if (!t) return error_set(err, ERR_INVALID, "this model has no chat template; use /v1/completions");
     thinking_resolve(q, r);
     render_opts o = {.messages = r->messages, .variables = r->variables, .add_generation_prompt = true};
-    if (!chat_template_render(t, &o, &p->text, &p->user, err)) {
-        error_prefix(err, "prompt build failed: ");
-        return false;
-    }
-    p->tail = trusted_tail(p);
-    return tokenizer_encode_marked(engine_tokenizer(e), buf_view(&p->text), (const uint8_t *)p->user.p, ENCODE_SPECIAL,
-                                   &p->id, err);
+    if (prompt_render(p, t, engine_tokenizer(e), &o, err)) return true;
+    error_prefix(err, "prompt build failed: ");
+    return false;
 }
 
 static bool build_prompt(http_req *q, chat_request *r, engine *e, prompt *p, error *err) {
-    const tokenizer *t = engine_tokenizer(e);
-    bool ok = r->surface == SURFACE_CHAT
-                  ? build_chat(q, r, e, p, err)
-                  : tokenizer_encode(t, r->prompt, ENCODE_SPECIAL | ENCODE_ADD_SPECIAL, &p->id, err);
-    if (!ok) return false;
-    drop_second_bos(&p->id, tokenizer_bos(t));
-    return p->id.n || error_set(err, ERR_INVALID, "the prompt has no tokens");
+    if (r->surface == SURFACE_CHAT) return build_chat(q, r, e, p, err);
+    return prompt_raw(p, engine_tokenizer(e), r->prompt, err);
 }
 
 /* ---- starting ---------------------------------------------------------------------------------------------------- */
@@ -124,8 +91,8 @@ static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
     const chat_request *r = run->req;
     for (int i = 0; i < run->n; i++) {
         gen_opts o = {
-            .prompt = p->id.p,
-            .n_prompt = p->id.n,
+            .prompt = p->ids.p,
+            .n_prompt = p->ids.n,
             .max_tokens = run->max_tokens,
             .sample = settings(run->q, r, e, i),
             .stops = r->stops,
@@ -169,7 +136,7 @@ bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_pr
     run->choices = arena_array(q->a, choice, r->n);
     make_id(run->id, sizeof run->id, id_prefix);
     prompt p = {0};
-    bool ok = build_prompt(q, r, e, &p, err) && admit_tokens(run, e, p.id.n, err) && submit(run, e, &p, err);
+    bool ok = build_prompt(q, r, e, &p, err) && admit_tokens(run, e, p.ids.n, err) && submit(run, e, &p, err);
     prompt_free(&p);
     if (!ok) {
         run_free(run);

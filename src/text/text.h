@@ -69,6 +69,19 @@ bool chat_template_render(const chat_template *t, const render_opts *o, buf *out
 bool chat_template_reads(const chat_template *t, const char *variable); /* the source mentions this name */
 str chat_template_source(const chat_template *t);
 
+/* ---- prompts (prompt.c): what every surface starts a generation from ------------------------------------------- */
+typedef struct prompt {
+    buf text;  /* as rendered; empty for a raw prompt */
+    buf user;  /* one byte per byte of text: 1 where a client wrote it */
+    ids ids;
+    str tail;  /* the end of text that the template wrote itself (at most 4 KiB), for output_opts; borrows text */
+} prompt;      /* {0} is empty; free with prompt_free whatever happened */
+/* Special-token text inside messages stays plain text; a doubled BOS loses one. An empty result is ERR_INVALID. */
+bool prompt_render(prompt *p, const chat_template *t, const tokenizer *k, const render_opts *o, error *err);
+/* Raw text, all of it trusted, with BOS and the like as the tokenizer is configured. */
+bool prompt_raw(prompt *p, const tokenizer *k, str text, error *err);
+void prompt_free(prompt *p);
+
 /* ---- one reply, token by token (output.c) ------------------------------------------------------------------------ */
 /* The one incremental machine that detokenises, finds stop strings (with hold-back), and (issue 6) splits thinking and tool calls.
  * The whole reply is the concatenation of its events. */
