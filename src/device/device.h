@@ -67,7 +67,8 @@ typedef struct step {
 
 /* Keys and values of all layers, in pages. Layers of one group share a page table (full attention; each window size). */
 typedef struct kv_layer {
-    int32_t heads, k_width, v_width, group;
+    int32_t heads, k_width, v_width, group; /* v_width 0: keys alone, as an indexer has them */
+    bool latent; /* one head, and its values are the first v_width columns of its keys: kept once */
 } kv_layer;
 typedef struct kv_spec {
     int32_t n_layers, n_groups;
@@ -117,7 +118,8 @@ typedef struct router {
     bool normalise;                   /* the weights are divided by their sum (+ 1e-20 for sigmoid) */
     float scale;                      /* and then multiplied by this */
     int32_t n_groups, groups_chosen;  /* sigmoid, 0: no groups. Experts in groups of E/n_groups; a group counts the sum of its two largest
-                                         p + bias; in groups that are not among the groups_chosen best, p + bias is taken as 0 */
+                                         p + bias; in groups that are not among the groups_chosen best, p + bias is taken as `lost` */
+    float lost;
     const float *bias;                /* [E] sigmoid: for choosing only; NULL: none */
     const float *expert_scale;        /* [E] multiplies a chosen expert's weight last; NULL: none */
 } router;

@@ -11,14 +11,15 @@ typedef struct binding {
     const weight *same; /* w becomes a copy of this once that is loaded: a tied head */
     const char *name;   /* canonical: "model.layers.0.self_attn.q_proj" */
     const char *stored; /* as the checkpoint calls it; a tensor's with ".weight" if it has that */
-    bool biased, experts;
+    bool biased, experts, heads;
     int n;
     int32_t dim[4];
     int32_t active; /* experts: how many of them a row reads */
     float shift;    /* a tensor's values gain this */
     void (*fix)(tensor *t);
     weight_src src;
-    size_t at, bias_at; /* place in the block of vectors, in floats */
+    const weight_src *turned; /* [n_experts], in the arena: src is made of their transposes when it is loaded */
+    size_t at, bias_at;       /* place in the block of vectors, in floats */
 } binding;
 
 struct binder {
@@ -116,6 +117,12 @@ void bind_experts(binder *b, weight *to, const char *name, int n, const int32_t 
     x->active = b->active;
 }
 
+void bind_head_weights(binder *b, weight *to, const char *name, int n, const int32_t *dim) {
+    binding *x = bind_new(b, name, n, dim);
+    x->w = to;
+    x->heads = true;
+}
+
 /* ---- names ------------------------------------------------------------------------------------------------------ */
 const stored_tensor *tensor_named(const config *c, const char *module, const char *suffix) {
     char name[256];
@@ -123,7 +130,7 @@ const stored_tensor *tensor_named(const config *c, const char *module, const cha
     return n < (int)sizeof name ? checkpoint_tensor(c->from, (str){name, (size_t)n}) : NULL;
 }
 
-static const char *stored_name(const model *m, const config *c, const char *name) {
+const char *stored_name(const model *m, const config *c, const char *name) {
     if (m->gguf) return gguf_name(c->from, m->a, name);
     size_t i = 0;
     while (i + 1 < COUNT(layouts)) {
@@ -200,7 +207,9 @@ void weight_use(const config *c, const char *module, map *used) {
 
 static bool find_weight(model *m, config *c, binding *b, map *used, error *err) {
     bool found, ok = b->experts ? experts_find(m, c, b->stored, b->dim[0], b->dim[1], &b->src, &found, used, err)
-                                : checkpoint_weight(c->from, b->stored, &b->src, &found, err);
+                     : b->heads
+                         ? head_weights_find(m, c, b->name, b->stored, b->dim, &b->src, &b->turned, &found, used, err)
+                         : checkpoint_weight(c->from, b->stored, &b->src, &found, err);
     if (!ok) return false;
     int64_t dim[3] = {b->src.n_experts, b->src.n_out, b->src.n_in};
     bool flat = found && b->src.n_experts == 1;
@@ -237,6 +246,13 @@ static bool find_tensor(model *m, config *c, binding *b, map *used, error *err) 
     return true;
 }
 
+/* "model.layers.61.eh_proj.weight" -> 61 */
+static bool layer_of(str name, int *layer) {
+    char head[48];
+    snprintf(head, sizeof head, "%.*s", (int)MIN(name.n, sizeof head - 1), name.p);
+    return sscanf(head, "model.layers.%d.", layer) == 1;
+}
+
 /* A checkpoint that holds more than its family knows may be one that this family gets wrong: say so. */
 static void unused_warn(const model *m, const config *c, const map *used) {
     size_t n = 0;
@@ -244,8 +260,10 @@ static void unused_warn(const model *m, const config *c, const map *used) {
     for (size_t i = 0; i < checkpoint_n_tensors(c->from); i++) {
         str name = checkpoint_tensor_at(c->from, i)->name;
         uint64_t v;
-        bool known = map_get(used, name, &v) || str_ends(name, STR("rotary_emb.inv_freq")) ||
-                     (m->tied && str_has(name, STR("lm_head."))) || (m->gguf && str_starts(name, STR("rope_f")));
+        int layer; /* those past the last are heads that guess further tokens */
+        bool known = map_get(used, name, &v) || (layer_of(name, &layer) && layer >= m->info.n_layers) ||
+                     str_ends(name, STR("rotary_emb.inv_freq")) || (m->tied && str_has(name, STR("lm_head."))) ||
+                     (m->gguf && str_starts(name, STR("rope_f")));
         for (size_t k = 0; k < COUNT(not_ours) && !known; k++) known = str_starts(name, str_of(not_ours[k]));
         if (!known && !n++) first = name;
     }
@@ -344,8 +362,14 @@ bool bindings_make(model *m, config *c, error *err) {
 static bool load_weight(model *m, config *c, binding *b, error *err) {
     b->src.name = b->stored;
     b->w->name = b->name;
-    if (!m->d->vt->pack(m->d, b->w, &b->src, err)) return false;
+    weight_src src = b->src;
+    size_t bytes = 0;
+    if (b->turned && !head_weights_turn(&src, b->turned, &bytes, err)) return false;
+    bool ok = m->d->vt->pack(m->d, b->w, &src, err);
+    if (b->turned) mem_try_free((void *)src.codes, bytes);
+    if (!ok) return false;
     m->info.weight_bytes += b->w->bytes;
+    if (b->turned) return true; /* the other half of the stored matrix may still be needed */
     checkpoint_drop(c->from, &b->src);
     b->w->bias = (tensor){0};
     if (!b->biased) return true;

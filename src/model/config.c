@@ -74,6 +74,14 @@ void config_bool(config *c, bool *out, const char *key, double dflt, double lo, 
     *out = json_bool(j, dflt == 1);
 }
 
+void config_says(config *c, const char *key, const char *value) {
+    const json *j = config_get(c, key);
+    char was[80];
+    if (j)
+        config_check(c, str_is(json_str(j, STR("")), value), "%s is %s, allowed is \"%s\"", key,
+                     shown(j, was, sizeof was), value);
+}
+
 static const struct {
     const char *name;
     act act;

@@ -66,6 +66,8 @@ void config_int32_t(config *c, int32_t *out, const char *key, double dflt, doubl
 void config_float(config *c, float *out, const char *key, double dflt, double lo, double hi);
 void config_bool(config *c, bool *out, const char *key, double dflt, double lo, double hi);
 void config_act(config *c, act *out, const char *key, double dflt, double lo, double hi);
+/* A key that changes the meaning and of which one value is known: absent, null or that. */
+void config_says(config *c, const char *key, const char *value);
 /* Fails with "<file>: <text>" unless ok. */
 void config_check(config *c, bool ok, const char *fmt, ...) PRINTF(3, 4);
 const json *config_get(const config *c,
@@ -85,9 +87,10 @@ const char *gguf_name(const checkpoint *c, arena *a, const char *name);
 /* ---- tensors (bind.c) ------------------------------------------------------------------------------------------- */
 /* One line a tensor: T(kind, field, name, shape...). kind `weight`: a matrix [out,in] or experts [E,out,in], in any
  * format; `experts`: a stack of them that may lie apart or fused in the file (experts.c); `tensor`: a vector or small
- * array as f32; `norm`: a tensor that may gain 1. name: as Hugging Face calls the module (experts: as MLX calls the
- * stack, "mlp.switch_mlp.gate_proj"), below the prefix set by bind_at; ".weight" is added. Expanded by TENSOR_MEMBER
- * (struct) and TENSOR_BIND (with `b` and the struct `w` in scope). */
+ * array as f32; `norm`: a tensor that may gain 1; `head_weights`: a matrix [out,in] for each head, "embed_q" or
+ * "unembed_out" of MLA, which may lie together in kv_b_proj (part_mla.c). name: as Hugging Face calls the module
+ * (experts: as MLX calls the stack, "mlp.switch_mlp.gate_proj"), below the prefix set by bind_at; ".weight" is added.
+ * Expanded by TENSOR_MEMBER (struct) and TENSOR_BIND (with `b` and the struct `w` in scope). */
 #define TENSOR_MEMBER(kind, field, ...) kind field;
 #define TENSOR_BIND(kind, field, name, ...) \
     bind_##kind(b, &w->field, name, (int)COUNT(((int32_t[]){__VA_ARGS__})), (int32_t[]){__VA_ARGS__});
@@ -103,8 +106,10 @@ void bind_fix(binder *b, void (*fix)(tensor *t));
 void bind_weight(binder *b, weight *to, const char *name, int n, const int32_t *dim);
 void bind_tensor(binder *b, tensor *to, const char *name, int n, const int32_t *dim);
 typedef weight experts;
+typedef weight head_weights;
 typedef tensor norm;
 void bind_experts(binder *b, experts *to, const char *name, int n, const int32_t *dim);
+void bind_head_weights(binder *b, head_weights *to, const char *name, int n, const int32_t *dim);
 void bind_norm(binder *b, norm *to, const char *name, int n, const int32_t *dim);
 /* The output head [V,D]: "lm_head", or the embedding table itself when tie_word_embeddings says so; without that key
  * the model is tied if it has no lm_head. Sets base->tied. */
@@ -122,6 +127,14 @@ void weight_use(const config *c, const char *module, map *used);
 bool experts_find(model *m, config *c, const char *stored, int32_t E, int32_t N, weight_src *out, bool *found,
                   map *used, error *err);
 
+/* The same for the matrices of heads [H,N,K]. *turned [H]: out's matrices, each to be read as [K,N] and transposed;
+ * NULL: out says where they are. */
+bool head_weights_find(model *m, config *c, const char *name, const char *stored, const int32_t *dim, weight_src *out,
+                       const weight_src **turned, bool *found, map *used, error *err);
+/* Makes out->codes, the caller's to mem_try_free with *bytes. */
+bool head_weights_turn(weight_src *out, const weight_src *turned, size_t *bytes, error *err);
+const char *stored_name(const model *m, const config *c, const char *name);
+
 /* ---- activations and caches (plan.c) ---------------------------------------------------------------------------- */
 /* One line an activation: B(name, width). Expanded by WORK_MEMBER (struct), WORK_PLAN (with `m` and `p` in scope) and
  * WORK_TAKE (in forward, with `m` and `T` in scope: declares `tensor name` [T,width]). */
@@ -133,6 +146,8 @@ bool work_make(model *m, bool plan_only, error *err); /* runs fam->work; one all
 /* Adds a layer to the KV plan; layers with the same window share a page table. Returns its index for kv_append and
  * attend. */
 int32_t kv_layer_add(model *m, config *c, int32_t heads, int32_t k_width, int32_t v_width, int32_t window);
+/* One head whose values are the first v_width columns of its keys, kept once. */
+int32_t kv_latent_add(model *m, config *c, int32_t k_width, int32_t v_width);
 /* Adds a layer to the recurrent state. Returns its index for conv1d_state and delta_rule. */
 int32_t state_layer_add(model *m, const state_layer *l);
 
@@ -156,6 +171,7 @@ void rope_make(model *m, config *c, rope_table *out, const rope_opts *o);
 typedef struct moe {
     experts gate, up, down; /* [E,F,D], [E,F,D], [E,D,F] */
     router how;
+    tensor bias; /* [E] takes the place of how.bias; .p NULL: it does not */
 } moe;
 /* Activations, shared by the layers; [T,...] rows of the step. */
 typedef struct moe_work {
@@ -171,6 +187,53 @@ void moe_plan(plan *p, moe_work *to, int32_t E, int32_t A, int32_t F, int32_t D)
 /* y [T,D] = Σ over the chosen experts e of weight_e · down_e(act(gate_e x) · up_e x), in ascending order of e. score
  * [T,E]: what the router's own product says; work->score unless the family has it elsewhere. */
 void moe_forward(device *d, tensor y, tensor x, tensor score, const moe *w, const moe_work *work, act a);
+
+/* ---- multi-head latent attention (part_mla.c) ------------------------------------------------------------------- */
+/* Its sizes, all layers alike. Further letters: Z width of the latent, N and P columns of a query head without and with
+ * position, Dv columns of a value head, Q width of the query's own latent. */
+#define MLA_CONFIG(C)                                     \
+    C(int32_t, H, "num_attention_heads", NEEDED, 1, 4096) \
+    C(int32_t, Q, "q_lora_rank", 0, 0, 1 << 20)           \
+    C(int32_t, Z, "kv_lora_rank", NEEDED, 1, 1 << 12)     \
+    C(int32_t, N, "qk_nope_head_dim", NEEDED, 1, 1024)    \
+    C(int32_t, P, "qk_rope_head_dim", NEEDED, 2, 1024)    \
+    C(int32_t, Dv, "v_head_dim", NEEDED, 1, 1024)         \
+    C(bool, bias, "attention_bias", false, 0, 1)          \
+    C(bool, interleaved, "rope_interleave", true, 0, 1)
+typedef struct mla {
+    MLA_CONFIG(CONFIG_MEMBER)
+    int32_t D;
+    rope_table rot;
+    attn how;
+} mla;
+typedef struct mla_layer {
+    weight q_all;            /* [H*(N+P),D]; or, when Q > 0, the next two */
+    weight q_a, q_b;         /* [Q,D], [H*(N+P),Q] */
+    weight kv_a, o;          /* [Z+P,D], [D,H*Dv] */
+    head_weights q_up, v_up; /* [H,Z,N]: into the latent; [H,Dv,Z]: out of it */
+    tensor norm_q, norm_kv;  /* [Q], [Z] */
+    int32_t kv;              /* layer of the cache */
+} mla_layer;
+#define MLA_WORK(B)                                               \
+    B(c, m->Z + m->P) /* the latent and the key's rotated part */ \
+    B(qr, m->Q)       /* the query's own latent */                \
+    B(q, m->H *(m->N + m->P))                                     \
+    B(ql, m->H *(m->Z + m->P)) /* queries into the latent */      \
+    B(ol, m->H * m->Z)         /* what is seen, in the latent */  \
+    B(a, m->H * m->Dv)
+typedef struct mla_work {
+    MLA_WORK(WORK_MEMBER)
+} mla_work;
+void mla_configure(model *base, config *c, mla *m, int32_t D);
+void mla_layer_add(model *base, config *c, const mla *m, mla_layer *w);
+void mla_bind(binder *b, mla_layer *w, const mla *m);
+void mla_plan(plan *p, const mla *m, mla_work *to);
+/* h [T,D] becomes queries in work->ql, and its latent goes to the cache; work->qr holds the query's latent. */
+void mla_project(device *d, kv_cache *kv, const step *s, tensor h, const mla *m, const mla_layer *w,
+                 const mla_work *work);
+/* r [T,D]: what attention over the cache says; chosen as in op_attend_chosen, .p NULL: over all. */
+void mla_attend(device *d, kv_cache *kv, const step *s, tensor r, tensor chosen, const mla *m, const mla_layer *w,
+                const mla_work *work);
 
 /* ---- the operations as family files write them; `d`, `s` and `kv` are in scope --------------------------------- */
 #define embed(y, table, scale)                        op_embed(d, y, &(table), s->ids, scale)
@@ -192,6 +255,10 @@ void moe_forward(device *d, tensor y, tensor x, tensor score, const moe *w, cons
 #define decay(g, x, rate, shift)                      op_decay(d, g, x, rate, shift)
 #define conv1d(y, x, w, layer)                        op_conv1d_state(d, y, x, w, layer, s)
 #define delta_rule(o, q, k, v, g, beta, tiled, layer) op_delta_rule(d, o, q, k, v, g, beta, tiled, layer, s)
+#define copy(y, x)                                    op_copy(d, y, x)
+#define layer_norm(y, x, w, b, eps)                   op_layer_norm(d, y, x, w, b, eps)
+#define scale(x, c)                                   op_scale(d, x, c)
+#define head_linear(y, x, w)                          op_head_linear(d, y, x, &(w))
 #define gather(y, x)                                  op_gather(d, y, x, s->out) /* the R wanted rows */
 /* x [T,H*Dh], which may be columns of something wider, seen as [T,H,Dh] */
 static inline tensor heads(tensor x, int32_t H) {

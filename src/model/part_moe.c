@@ -35,7 +35,9 @@ void moe_forward(device *d, tensor y, tensor x, tensor score, const moe *w, cons
     tensor id = tensor_i32(work->id.p, T, A), weight = tensor_rows(work->weight, 0, T);
     tensor g = tensor_f32(work->g.p, T, A, F), u = tensor_f32(work->u.p, T, A, F),
            each = tensor_f32(work->y.p, T, A, D);
-    op_router(d, id, weight, score, &w->how);
+    router how = w->how;
+    if (!tensor_null(w->bias)) how.bias = w->bias.p;
+    op_router(d, id, weight, score, &how);
     op_expert_linear2(d, g, u, x, &w->gate, &w->up, id);
     op_act_mul(d, g, g, u, a);
     op_expert_linear(d, each, g, &w->down, id);

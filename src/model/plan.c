@@ -27,7 +27,7 @@ bool work_make(model *m, bool plan_only, error *err) {
     return true;
 }
 
-int32_t kv_layer_add(model *m, config *c, int32_t heads, int32_t k_width, int32_t v_width, int32_t window) {
+static int32_t kv_add(model *m, config *c, kv_layer l, int32_t window) {
     int32_t g = 0, n = m->kv.n_layers;
     while (g < m->kv.n_groups && m->kv.window[g] != window) g++;
     config_check(c, g < KV_GROUPS, "layers with more than %d different windows", KV_GROUPS);
@@ -38,9 +38,19 @@ int32_t kv_layer_add(model *m, config *c, int32_t heads, int32_t k_width, int32_
         if (n) memcpy(grown, m->kv_layers, (size_t)n * sizeof *grown);
         m->kv.layer = m->kv_layers = grown;
     }
-    m->kv_layers[n] = (kv_layer){heads, k_width, v_width, g};
-    if (!window) m->info.kv_bytes_per_token += (size_t)heads * (size_t)(k_width + v_width) * dtype_bytes(m->kv.type);
+    l.group = g;
+    m->kv_layers[n] = l;
+    size_t columns = (size_t)(l.k_width + (l.latent ? 0 : l.v_width));
+    if (!window) m->info.kv_bytes_per_token += (size_t)l.heads * columns * dtype_bytes(m->kv.type);
     return m->kv.n_layers++;
+}
+
+int32_t kv_layer_add(model *m, config *c, int32_t heads, int32_t k_width, int32_t v_width, int32_t window) {
+    return kv_add(m, c, (kv_layer){.heads = heads, .k_width = k_width, .v_width = v_width}, window);
+}
+
+int32_t kv_latent_add(model *m, config *c, int32_t k_width, int32_t v_width) {
+    return kv_add(m, c, (kv_layer){.heads = 1, .k_width = k_width, .v_width = v_width, .latent = true}, 0);
 }
 
 int32_t state_layer_add(model *m, const state_layer *l) {

@@ -19,7 +19,7 @@ static float *floats(int64_t n) {
 /* Seconds of one attend of `rows` rows behind `depth` cached positions; the best of several. */
 static double attend_time(device *d, const shape *s, dtype type, int depth, int rows, double *append) {
     int qh = s->heads * s->ratio, n = (depth + rows + KV_PAGE - 1) / KV_PAGE;
-    kv_layer l = {s->heads, s->width, s->width, 0};
+    kv_layer l = {s->heads, s->width, s->width, 0, false};
     kv_spec spec = {.n_layers = 1, .n_groups = 1, .layer = &l, .n_pages = {n}, .type = type};
     error err = {0};
     kv_cache *kv = d->vt->kv_new(d, &spec, &err);

@@ -58,7 +58,7 @@ static void seq_free(seq_data *s) {
 }
 
 static kv_cache *cache_new(device *d, const attn_case *c, int n_pages) {
-    kv_layer layers[2] = {{c->heads, c->kw, c->vw, 0}, {c->heads, c->kw, c->vw, 0}};
+    kv_layer layers[2] = {{c->heads, c->kw, c->vw, 0, false}, {c->heads, c->kw, c->vw, 0, false}};
     kv_spec spec = {
         .n_layers = 2, .n_groups = 1, .layer = layers, .window = {c->window}, .n_pages = {n_pages}, .type = c->type};
     error err = {0};
@@ -235,7 +235,7 @@ static void test_company_and_threads(void **state) {
  * see, and in the unused part of the last page, must not matter, whatever it is. */
 static void test_released_pages_and_stale_bytes(void **state) {
     enum { N = 300, WIN = 70, W = 32 };
-    kv_layer layers[2] = {{1, W, W, 0}, {1, W, W, 1}};
+    kv_layer layers[2] = {{1, W, W, 0, false}, {1, W, W, 1, false}};
     kv_spec spec = {
         .n_layers = 2, .n_groups = 2, .layer = layers, .window = {0, WIN}, .n_pages = {5, 5}, .type = DT_F16};
     float q[N * W], k[N * W], v[N * W], got[2][2][W];
@@ -320,7 +320,7 @@ static void test_page_life(void **state) {
         size_t row = (size_t)(c.heads * c.ratio * c.vw), n;
         float *o = malloc(sizeof(float) * row * 64);
         memcpy(o, s.o, sizeof(float) * row * 64);
-        kv_layer layers[2] = {{c.heads, c.kw, c.vw, 0}, {c.heads, c.kw, c.vw, 0}};
+        kv_layer layers[2] = {{c.heads, c.kw, c.vw, 0, false}, {c.heads, c.kw, c.vw, 0, false}};
         kv_spec spec = {.n_layers = 2, .n_groups = 1, .layer = layers, .type = c.type};
         n = d->vt->kv_page_bytes(d, &spec, 0);
         uint8_t *saved = malloc(n), *zero = calloc(1, n), *now = malloc(n);
@@ -363,7 +363,7 @@ static void test_sequence_without_rows(void **state) {
 
 static void test_bad_specs(void **state) {
     error err = {0};
-    kv_layer l = {1, 5000, 16, 0};
+    kv_layer l = {1, 5000, 16, 0, false};
     assert_null(dev[0]->vt->kv_new(
         dev[0], &(kv_spec){.n_layers = 1, .n_groups = 1, .layer = &l, .n_pages = {1}, .type = DT_F16}, &err));
     assert_int_equal(err.code, ERR_UNSUPPORTED);

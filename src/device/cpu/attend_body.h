@@ -5,7 +5,8 @@
  * position 0, each with one running-maximum step; ATTN_CHUNK blocks form a unit with its own (maximum, sum, output),
  * and units are merged in order. Blocks a row sees nothing of leave its state alone. So neither the tile, the split
  * over threads nor the rows of other sequences can be seen in the result. The cache holds no infinities and no NaN:
- * probability 0 times any value is 0. */
+ * probability 0 times any value is 0. Where a row sees chosen positions only, these take the place of all positions:
+ * the first KV_PAGE of them are its first block, and so on. */
 #pragma once
 #include <float.h>
 #include "internal.h"
@@ -61,9 +62,21 @@ static void append_head(const append_job *j, uint8_t *head, const float *k, cons
     FOR_16(d, l->dim.v_width) kv_round(row + (size_t)d * size, kv_fit(row_get(v + d, left), limit, n_bad), type);
 }
 
+/* One position into row `at`; v is part of k. */
+static void append_latent(const append_job *j, uint8_t *head, const float *k, const float *v, int at, int *n_bad) {
+    const cpu_kv_layer *l = j->layer;
+    dtype type = j->kv->type;
+    size_t size = type == DT_F32 ? 4 : 2;
+    uint8_t *row = head + (size_t)at * (size_t)l->k_pad * size;
+    FOR_16(d, l->dim.k_width)
+    kv_round(row + (size_t)d * size, kv_fit(row_get(k + d, left), kv_limit(type), n_bad), type);
+}
+
 /* Lines of the job: rows of all sequences, heads innermost. */
 static void append_rows(const void *arg, int64_t from, int64_t to) {
     const append_job *j = arg;
+    void (*append)(const append_job *, uint8_t *, const float *, const float *, int, int *) =
+        j->layer->dim.latent ? append_latent : append_head;
     int heads = j->layer->dim.heads, n_bad = 0;
     int64_t line = 0;
     for (int b = 0; b < j->s->n_seqs; b++) {
@@ -73,7 +86,7 @@ static void append_rows(const void *arg, int64_t from, int64_t to) {
             int t = (int)((i - line) / heads), h = (int)((i - line) % heads), pos = q->pos0 + t;
             int64_t at = (int64_t)(q->row0 + t) * heads + h;
             uint8_t *head = kv_head(j->kv, j->layer, q->page[j->layer->dim.group][pos / KV_PAGE], h);
-            append_head(j, head, tensor_line(j->k, at), tensor_line(j->v, at), pos % KV_PAGE, &n_bad);
+            append(j, head, tensor_line(j->k, at), tensor_line(j->v, at), pos % KV_PAGE, &n_bad);
         }
         line = end;
     }
@@ -141,7 +154,10 @@ typedef void gemm_fn(int rows, int cols, const float *a, int lda, const void *b,
 
 static void widen(float *to, const void *from, int n, dtype type) { /* n: a multiple of 16 */
     const uint16_t *h = from;
-    for (int i = 0; i < n; i += 16) v_store(to + i, type == DT_F16 ? v_load_f16(h + i) : v_load_bf16(h + i));
+    if (type == DT_F32)
+        memcpy(to, from, sizeof *to * (size_t)n);
+    else
+        for (int i = 0; i < n; i += 16) v_store(to + i, type == DT_F16 ? v_load_f16(h + i) : v_load_bf16(h + i));
 }
 
 /* ---- attention ---- */
@@ -151,15 +167,19 @@ typedef struct attend_job {
     const cpu_kv_layer *layer;
     const step *s;
     const attn *a;
-    int ratio; /* query heads a key head */
+    int ratio;     /* query heads a key head */
+    tensor chosen; /* [T,N]; .p NULL: every row sees all it may */
+    int row_tiles; /* chosen: tiles that one row's heads make */
 } attend_job;
 
-/* Rows [row, row+n) of one sequence and key head; row r is position r/ratio, query head r%ratio of the group. */
+/* Rows [row, row+n) of one sequence and key head; row r is position r/ratio, query head r%ratio of the group. With
+ * chosen positions a tile has the heads of one position alone, and positions are counted among the chosen. */
 typedef struct attend_tile {
     const step_seq *seq;
     int head, row, n;
     int pos_first, pos_last; /* of its rows */
     int see_first;           /* first position any row sees */
+    const int32_t *chosen;   /* [pos_last+1]; NULL: position i is the i-th */
 } attend_tile;
 
 /* Temporaries of one worker; sized in kv.c. */
@@ -185,7 +205,21 @@ static attend_work work_of(const attend_job *j, int worker) {
 }
 
 static int tiles_of(const attend_job *j, const step_seq *q) { /* of one key head */
+    if (j->row_tiles) return q->n_rows * j->row_tiles;
     return (int)(((int64_t)q->n_rows * j->ratio + ATTN_ROWS - 1) / ATTN_ROWS);
+}
+/* A tile of one row, which sees the chosen positions or, while there are no more than these, all. */
+static attend_tile tile_chosen(const attend_job *j, const step_seq *q, int head, int i) {
+    int at = i / j->row_tiles, part = i % j->row_tiles, N = j->chosen.dim[1], pos = q->pos0 + at;
+    attend_tile t = {.seq = q, .head = head, .row = at * j->ratio + part * ATTN_ROWS};
+    t.n = MIN(ATTN_ROWS, j->ratio - part * ATTN_ROWS);
+    t.pos_first = t.pos_last = MIN(pos, N - 1);
+    if (pos >= N) t.chosen = (const int32_t *)tensor_row(j->chosen, q->row0 + at);
+    return t;
+}
+/* How many positions, from 0 on, row r sees at most. */
+static int sees(const attend_job *j, const attend_tile *t, int r) {
+    return j->row_tiles ? t->pos_last + 1 : t->seq->pos0 + (t->row + r) / j->ratio + 1;
 }
 /* Tile number i over all sequences; the last rows of a sequence, which see most, come first. */
 static attend_tile tile_of(const attend_job *j, int i) {
@@ -197,6 +231,7 @@ static attend_tile tile_of(const attend_job *j, int i) {
         i -= tiles * heads;
     }
     int rows = q->n_rows * j->ratio;
+    if (j->row_tiles) return tile_chosen(j, q, i % heads, tiles - 1 - i / heads);
     attend_tile t = {.seq = q, .head = i % heads, .row = (tiles - 1 - i / heads) * ATTN_ROWS};
     t.n = MIN(ATTN_ROWS, rows - t.row);
     t.pos_first = q->pos0 + t.row / j->ratio;
@@ -245,14 +280,30 @@ static void softmax_block(const attend_job *j, float *p, float *m, float *l, flo
     *l += v_sum(v_add(v_add(s[0], s[1]), v_add(s[2], s[3])));
 }
 
+/* Block b of a latent layer: its rows as V, and turned as K. Lanes past the last position are 0. */
+static void latent_block(const attend_job *j, const attend_tile *t, const attend_work *w, int b) {
+    const cpu_kv_layer *lay = j->layer;
+    int kw = lay->dim.k_width, n = MIN(KV_PAGE, t->pos_last + 1 - b * KV_PAGE);
+    size_t row_bytes = (size_t)lay->k_pad * (j->kv->type == DT_F32 ? 4 : 2);
+    if (n < KV_PAGE) memset(w->k32, 0, sizeof(float) * (size_t)kw * KV_PAGE);
+    for (int i = 0; i < n; i++) {
+        int pos = t->chosen ? t->chosen[b * KV_PAGE + i] : b * KV_PAGE + i;
+        const uint8_t *page = kv_head(j->kv, lay, t->seq->page[lay->dim.group][pos / KV_PAGE], 0);
+        const uint8_t *row = page + (size_t)(pos % KV_PAGE) * row_bytes;
+        float *wide = w->v32 + (int64_t)i * lay->k_pad;
+        widen(wide, row, lay->k_pad, j->kv->type);
+        for (int d = 0; d < kw; d++) w->k32[d * KV_PAGE + i] = wide[d];
+    }
+}
+
 /* The blocks of chunk c for a tile: o [n, v_pad], m and l [n]. l stays 0 for a row that sees nothing of the chunk. */
 static void attend_chunk(const attend_job *j, const attend_tile *t, const attend_work *w, int c, float *o, float *m,
                          float *l) {
     const cpu_kv_layer *lay = j->layer;
-    int kw = lay->dim.k_width, vp = lay->v_pad;
+    int kw = lay->dim.k_width, vp = lay->v_pad, ldv = lay->dim.latent ? lay->k_pad : vp;
     dtype type = j->kv->type;
     gemm_fn *gemm = type == DT_F16 ? gemm_f16 : type == DT_BF16 ? gemm_bf16 : gemm_f32;
-    bool wide = type != DT_F32 && t->n > WIDE_ROWS;
+    bool latent = lay->dim.latent, wide = latent || (type != DT_F32 && t->n > WIDE_ROWS);
     if (wide) gemm = gemm_f32;
     for (int r = 0; r < t->n; r++) m[r] = -FLT_MAX;
     memset(l, 0, sizeof *l * (size_t)t->n);
@@ -260,26 +311,32 @@ static void attend_chunk(const attend_job *j, const attend_tile *t, const attend
     int first = MAX(c * ATTN_CHUNK, t->see_first / KV_PAGE);
     int last = MIN(c * ATTN_CHUNK + ATTN_CHUNK - 1, t->pos_last / KV_PAGE);
     for (int b = first; b <= last; b++) {
-        const uint8_t *page = kv_head(j->kv, lay, t->seq->page[lay->dim.group][b], t->head);
-        const void *k = page, *v = page + (size_t)kw * KV_PAGE * (type == DT_F32 ? 4 : 2);
-        if (wide) {
-            widen(w->k32, k, kw * KV_PAGE, type);
-            widen(w->v32, v, KV_PAGE * vp, type);
-            k = w->k32;
-            v = w->v32;
+        const void *k = w->k32, *v = w->v32;
+        if (latent) {
+            latent_block(j, t, w, b);
+        } else {
+            const uint8_t *page = kv_head(j->kv, lay, t->seq->page[lay->dim.group][b], t->head);
+            const void *page_v = page + (size_t)kw * KV_PAGE * (type == DT_F32 ? 4 : 2);
+            if (wide) {
+                widen(w->k32, page, kw * KV_PAGE, type);
+                widen(w->v32, page_v, KV_PAGE * vp, type);
+            } else {
+                k = page;
+                v = page_v;
+            }
         }
         gemm(t->n, KV_PAGE, w->q, kw, k, KV_PAGE, w->p, KV_PAGE, kw, true);
         int base = b * KV_PAGE, most = 0;
         for (int r = 0; r < t->n; r++) {
-            int pos = t->seq->pos0 + (t->row + r) / j->ratio;
-            int lo = j->a->window ? MAX(0, pos - j->a->window + 1 - base) : 0, hi = MIN(KV_PAGE, pos + 1 - base);
+            int end = sees(j, t, r);
+            int lo = j->a->window ? MAX(0, end - j->a->window - base) : 0, hi = MIN(KV_PAGE, end - base);
             most = MAX(most, hi);
             if (lo < hi)
                 softmax_block(j, w->p + r * KV_PAGE, m + r, l + r, o + (int64_t)r * vp, lo, hi);
             else
                 memset(w->p + r * KV_PAGE, 0, sizeof(float) * KV_PAGE);
         }
-        gemm(t->n, vp, w->p, KV_PAGE, v, vp, o, vp, most, false);
+        gemm(t->n, vp, w->p, KV_PAGE, v, ldv, o, vp, most, false);
     }
 }
 
@@ -398,6 +455,7 @@ static attend_plan plan_of(const attend_job *j) {
         if (q->n_rows == 0) continue;
         int tiles = tiles_of(j, q), last = q->pos0 + q->n_rows - 1;
         int64_t see = j->a->window ? MIN(last + 1, j->a->window + q->n_rows) : last + 1;
+        if (j->row_tiles) see = MIN(see, j->chosen.dim[1]);
         p.tiles += tiles * j->layer->dim.heads;
         p.rows = MAX(p.rows, MIN(ATTN_ROWS, q->n_rows * j->ratio));
         p.chunks = MAX(p.chunks, (int)((see + step - 1) / step) + 1);
@@ -417,13 +475,13 @@ static bool pages_present(const attend_job *j) {
     return true;
 }
 
-static void attend(device *d, tensor o, tensor q, kv_cache *kv, int layer, const step *s, const attn *a) {
+static void attend_run(device *d, split_job sj) {
     enum { SMALL = 1 << 17 /* multiplications not worth a fork and join */, SPLIT_TILES = 4 };
-    split_job sj = {.j = {.o = o, .q = q, .kv = kv, .layer = &kv->layer[layer], .s = s, .a = a}};
     attend_job *j = &sj.j;
-    j->ratio = q.dim[1] / j->layer->dim.heads;
+    kv_cache *kv = j->kv;
     if (!pages_present(j)) {
-        error_set(&d->status, ERR_INTERNAL, "attention of layer %d: a page in sight was released", layer);
+        error_set(&d->status, ERR_INTERNAL, "attention of layer %d: a page in sight was released",
+                  (int)(j->layer - kv->layer));
         return;
     }
     attend_plan p = plan_of(j);
@@ -442,18 +500,42 @@ static void attend(device *d, tensor o, tensor q, kv_cache *kv, int layer, const
     pool_run(d->threads, p.tiles, attend_whole, j);
 }
 
-#define VEC_INSTALL(op)                    \
-    do {                                   \
-        (op)->rms_norm = rms_norm;         \
-        (op)->add_rms_norm = add_rms_norm; \
-        (op)->layer_norm = layer_norm;     \
-        (op)->rope = rope;                 \
-        (op)->kv_append = kv_append;       \
-        (op)->attend = attend;             \
-        (op)->act_mul = act_mul;           \
-        (op)->act = act_op;                \
-        (op)->add = add;                   \
-        (op)->scale = scale;               \
-        (op)->softcap = softcap;           \
-        (op)->gather = gather;             \
+static void attend(device *d, tensor o, tensor q, kv_cache *kv, int layer, const step *s, const attn *a) {
+    attend_job j = {.o = o, .q = q, .kv = kv, .layer = &kv->layer[layer], .s = s, .a = a};
+    j.ratio = q.dim[1] / j.layer->dim.heads;
+    attend_run(d, (split_job){.j = j});
+}
+
+static void attend_chosen(device *d, tensor o, tensor q, kv_cache *kv, int layer, const step *s, const attn *a,
+                          tensor chosen) {
+    attend_job j = {.o = o, .q = q, .kv = kv, .layer = &kv->layer[layer], .s = s, .a = a, .chosen = chosen};
+    j.ratio = q.dim[1] / j.layer->dim.heads;
+    int last = 0;
+    for (int b = 0; b < s->n_seqs; b++) last = MAX(last, s->seq[b].pos0 + s->seq[b].n_rows);
+    if (last > chosen.dim[1]) j.row_tiles = (j.ratio + ATTN_ROWS - 1) / ATTN_ROWS;
+    if (!j.layer->dim.latent || a->window)
+        error_set(&d->status, ERR_INTERNAL, "chosen positions of layer %d, which is windowed or not latent", layer);
+    else
+        attend_run(d, (split_job){.j = j});
+}
+
+#include "index_body.h"
+
+#define VEC_INSTALL(op)                      \
+    do {                                     \
+        (op)->rms_norm = rms_norm;           \
+        (op)->add_rms_norm = add_rms_norm;   \
+        (op)->layer_norm = layer_norm;       \
+        (op)->rope = rope;                   \
+        (op)->kv_append = kv_append;         \
+        (op)->attend = attend;               \
+        (op)->attend_chosen = attend_chosen; \
+        (op)->index_choose = index_choose;   \
+        (op)->copy = copy;                   \
+        (op)->act_mul = act_mul;             \
+        (op)->act = act_op;                  \
+        (op)->add = add;                     \
+        (op)->scale = scale;                 \
+        (op)->softcap = softcap;             \
+        (op)->gather = gather;               \
     } while (0)

@@ -70,11 +70,11 @@ int rope_angles(device *d, const int32_t *pos, int n, const rope_table *r, const
 /* ---- keys and values (kv.c) ----
  * A page of a group holds, for each of its layers and each head, K transposed [k_width][KV_PAGE] and V [KV_PAGE][v_pad]
  * in the cache's type. A lane of attention is a position for q·K and a column for p·V, so neither needs sums across
- * lanes. */
+ * lanes. A latent layer holds one row [k_pad] a position: its keys are turned when they are read. */
 typedef struct cpu_kv_layer {
     kv_layer dim;
-    int32_t v_pad; /* v_width rounded up to 16; the columns past v_width stay 0 */
-    size_t offset; /* of the layer in a page, bytes */
+    int32_t k_pad, v_pad; /* widths rounded up to 16; columns of V and of latent rows past their width stay 0 */
+    size_t offset;        /* of the layer in a page, bytes */
     size_t head_bytes;
 } cpu_kv_layer;
 
@@ -91,6 +91,8 @@ struct kv_cache {
     size_t work_bytes, worker_bytes;
     float *parts; /* owns */
     size_t parts_bytes;
+    float *scores; /* owns [INDEX_ROWS][positions]; NULL: no layer is an indexer's */
+    size_t scores_bytes;
 };
 static inline uint8_t *kv_head(const kv_cache *kv, const cpu_kv_layer *l, int32_t page, int head) {
     int g = l->dim.group;
@@ -119,6 +121,7 @@ static inline float *state_at(const state_store *st, int32_t slot, size_t at) {
 
 /* What attention keeps for a tile of query rows; rows are (position, query head of the group) pairs. */
 enum { ATTN_ROWS = 48 /* query rows a tile: a multiple of 6 */, ATTN_CHUNK = 8 /* pages whose softmax is one unit */ };
+enum { INDEX_ROWS = 16 /* rows whose positions an indexer scores before it chooses */ };
 
 kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err);
 void cpu_kv_free(device *d, kv_cache *kv);

@@ -11,7 +11,8 @@ static int32_t pad16(int32_t n) {
 }
 
 static size_t head_bytes(const kv_layer *l, dtype type) {
-    return (size_t)(l->k_width + pad16(l->v_width)) * KV_PAGE * dtype_bytes(type);
+    int32_t columns = l->latent ? pad16(l->k_width) : l->k_width + pad16(l->v_width);
+    return (size_t)columns * KV_PAGE * dtype_bytes(type);
 }
 
 static bool spec_check(const kv_spec *s, error *err) {
@@ -21,8 +22,9 @@ static bool spec_check(const kv_spec *s, error *err) {
         return error_set(err, ERR_INTERNAL, "KV cache of %d groups: 0 to %d", s->n_groups, KV_GROUPS);
     for (int i = 0; i < s->n_layers; i++) {
         const kv_layer *l = &s->layer[i];
-        if (l->heads < 1 || l->heads > KV_HEADS_MAX || l->k_width < 1 || l->k_width > KV_WIDTH_MAX || l->v_width < 1 ||
-            l->v_width > KV_WIDTH_MAX || l->group < 0 || l->group >= s->n_groups)
+        if (l->heads < 1 || l->heads > KV_HEADS_MAX || l->k_width < 1 || l->k_width > KV_WIDTH_MAX || l->v_width < 0 ||
+            l->v_width > KV_WIDTH_MAX || (l->latent && (l->heads > 1 || l->v_width > l->k_width)) || l->group < 0 ||
+            l->group >= s->n_groups)
             return error_set(
                 err, ERR_UNSUPPORTED,
                 "KV layer %d: %d heads of %d and %d columns in group %d; at most %d heads, %d columns, %d groups", i,
@@ -40,13 +42,22 @@ size_t cpu_kv_page_bytes(device *d, const kv_spec *spec, int group) {
 
 /* Temporaries of one worker: q, scores, two outputs, running maxima and sums, and one page of K and V as f32. */
 static size_t worker_bytes(const kv_spec *s) {
-    size_t k = 0, v = 0;
+    size_t k = 0, v = 0, rows = 0;
     for (int i = 0; i < s->n_layers; i++) {
         k = MAX(k, (size_t)s->layer[i].k_width);
         v = MAX(v, (size_t)pad16(s->layer[i].v_width));
+        rows = MAX(rows, (size_t)pad16(s->layer[i].latent ? s->layer[i].k_width : s->layer[i].v_width));
     }
-    size_t floats = ATTN_ROWS * (k + KV_PAGE + 2 * v + 4) + KV_PAGE * (k + v);
+    size_t floats = ATTN_ROWS * (k + KV_PAGE + 2 * v + 4) + KV_PAGE * (k + rows);
     return (floats * sizeof(float) + 255) & ~(size_t)255;
+}
+
+/* An indexer's scores: of INDEX_ROWS rows, for as many positions as one sequence could have. */
+static size_t scores_bytes(const kv_spec *s) {
+    size_t pages = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        if (!s->layer[i].v_width) pages = MAX(pages, (size_t)s->n_pages[s->layer[i].group]);
+    return pages * KV_PAGE * INDEX_ROWS * sizeof(float);
 }
 
 kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err) {
@@ -60,7 +71,7 @@ kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err) {
     for (int i = 0; i < spec->n_layers; i++) {
         const kv_layer *l = &spec->layer[i];
         size_t head = head_bytes(l, spec->type);
-        kv->layer[i] = (cpu_kv_layer){*l, pad16(l->v_width), offset[l->group], head};
+        kv->layer[i] = (cpu_kv_layer){*l, pad16(l->k_width), pad16(l->v_width), offset[l->group], head};
         offset[l->group] += (size_t)l->heads * head;
     }
     for (int g = 0; g < spec->n_groups; g++) {
@@ -76,6 +87,8 @@ kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err) {
     kv->worker_bytes = worker_bytes(spec);
     kv->work_bytes = kv->worker_bytes * (size_t)pool_size(d->threads);
     kv->parts_bytes = PARTS_BYTES; /* address space; touched only as far as one step needs */
+    kv->scores_bytes = scores_bytes(spec);
+    if (kv->scores_bytes && !(kv->scores = mem_try(kv->scores_bytes, OS_PAGE, err))) goto fail;
     if (!(kv->work = mem_try(kv->work_bytes, OS_PAGE, err)) || !(kv->parts = mem_try(kv->parts_bytes, OS_PAGE, err)))
         goto fail;
     return kv;
@@ -90,6 +103,7 @@ void cpu_kv_free(device *d, kv_cache *kv) {
     for (int g = 0; g < kv->n_groups; g++) mem_try_free(kv->pool[g], kv->pool_bytes[g]);
     mem_try_free(kv->work, kv->work_bytes);
     mem_try_free(kv->parts, kv->parts_bytes);
+    mem_try_free(kv->scores, kv->scores_bytes);
     free(kv->layer);
     free(kv);
 }

@@ -115,6 +115,8 @@ typedef struct lin_expert_part {
 } lin_expert_part;
 void lin_experts_run(device *d, const lin_kernels *k, tensor x, tensor chosen, int n_parts,
                      const lin_expert_part *part);
+/* y [T,H,n_out]: expert h for x [T,H,K]'s head h. */
+void lin_heads_run(device *d, const lin_kernels *k, tensor x, lin_expert_part part);
 void lin_embed(device *d, const lin_kernels *k, tensor y, const weight *table, const int32_t *ids, float scale);
 /* Grows d's scratch so that rows of n_in columns fit; pack.c calls it. */
 bool lin_scratch_grow(cpu_device *d, lin_class class, int32_t n_in, error *err);
@@ -143,6 +145,9 @@ lin_part lin_part_of(tensor y, const weight *w);
                                    tensor id) {                                                                        \
         lin_experts_run(d, &(kernels), x, id, 2, (lin_expert_part[]){{w0->packed, y0}, {w1->packed, y1}});             \
     }                                                                                                                  \
+    static void op_head_linear_(device *d, tensor y, tensor x, const weight *w) {                                      \
+        lin_heads_run(d, &(kernels), x, (lin_expert_part){w->packed, y});                                              \
+    }                                                                                                                  \
     static void install_ops(device_ops *op) {                                                                          \
         op->embed = op_embed_;                                                                                         \
         op->linear = op_linear_;                                                                                       \
@@ -150,6 +155,7 @@ lin_part lin_part_of(tensor y, const weight *w);
         op->linear3 = op_linear3_;                                                                                     \
         op->expert_linear = op_expert_linear_;                                                                         \
         op->expert_linear2 = op_expert_linear2_;                                                                       \
+        op->head_linear = op_head_linear_;                                                                             \
     }
 
 /* Activation coding shared by the levels: everything but the rounding of the values. `top` is the largest absolute

@@ -2,6 +2,8 @@
  * every expert's panels pass by its pairs once. The kernels are those of linear.h, so a pair's result does not depend
  * on which pairs stand beside it.
  *
+ * Heads with a matrix each (lin_heads_run) are pairs of a row and a head, sorted by head.
+ *
  * Pairs are worked on in segments of as many as the scratch holds rows (rows_max); an expert whose pairs are cut by the
  * end of a segment is read twice. Not here: which experts are chosen (moe_body.h), the arithmetic (linear_*.c). */
 #include "linear.h"
@@ -15,7 +17,7 @@ typedef struct run {
 
 typedef struct job {
     const lin_kernels *k;
-    tensor x, chosen;
+    tensor x, chosen; /* chosen .p NULL: the a-th of a row takes expert a */
     int32_t A, n_pairs /* of the segment */, n_runs, n_parts, n_panels /* of one expert, all parts */, n_tasks;
     bool one_plane;
     const int32_t *pair; /* [n_pairs] t*A + a, by expert */
@@ -25,6 +27,11 @@ typedef struct job {
     lin_coded coded[CPU_LINEAR_CLASSES];
     run run[EXPERTS_MAX];
 } job;
+
+static int32_t expert_of(const job *j, int32_t pair) {
+    if (tensor_null(j->chosen)) return pair % j->A;
+    return ((const int32_t *)tensor_row(j->chosen, pair / j->A))[pair % j->A];
+}
 
 static const float *x_of(const job *j, int32_t pair) {
     const float *x = tensor_row(j->x, pair / j->A);
@@ -107,7 +114,7 @@ static bool pairs_sort(const tensor chosen, int32_t E, int32_t *order) {
 static void segment_run(device *d, job *j) {
     j->n_runs = 0;
     for (int32_t i = 0; i < j->n_pairs; i++) {
-        int32_t e = ((const int32_t *)tensor_row(j->chosen, j->pair[i] / j->A))[j->pair[i] % j->A];
+        int32_t e = expert_of(j, j->pair[i]);
         if (!i || j->run[j->n_runs - 1].expert != e) j->run[j->n_runs++] = (run){e, i, 0};
         j->run[j->n_runs - 1].n++;
     }
@@ -115,6 +122,15 @@ static void segment_run(device *d, job *j) {
     int threads = pool_size(d->threads);
     j->n_tasks = threads == 1 ? 1 : (int)MIN((int64_t)threads * TASKS_PER_THREAD, (int64_t)j->n_runs * j->n_panels);
     pool_run(d->threads, j->n_tasks, panel_range, j);
+}
+
+static void part_add(const device *d, job *j, int p, lin_expert_part part) {
+    lin_class class = lin_class_of(part.w, d->num);
+    j->part[p] = part;
+    j->coded[class] = lin_coded_of((const cpu_device *)d, class, part.w->n_in, LIN_TILE);
+    j->code_of[p] = &j->coded[class];
+    j->used[class] = true;
+    j->n_panels += part.w->n_panels;
 }
 
 void lin_experts_run(device *d, const lin_kernels *k, tensor x, tensor chosen, int n_parts,
@@ -131,17 +147,27 @@ void lin_experts_run(device *d, const lin_kernels *k, tensor x, tensor chosen, i
         error_set(&d->status, ERR_INTERNAL, "an expert was chosen that is not among the %d", part->w->n_experts);
         return;
     }
-    for (int p = 0; p < n_parts; p++) {
-        lin_class class = lin_class_of(part[p].w, d->num);
-        j.part[p] = part[p];
-        j.coded[class] = lin_coded_of(c, class, part[p].w->n_in, LIN_TILE);
-        j.code_of[p] = &j.coded[class];
-        j.used[class] = true;
-        j.n_panels += part[p].w->n_panels;
-    }
+    for (int p = 0; p < n_parts; p++) part_add(d, &j, p, part[p]);
     for (int32_t from = 0; from < T * A; from += j.n_pairs) {
         j.pair = c->expert_order + from;
         j.n_pairs = MIN(T * A - from, d->rows_max);
+        segment_run(d, &j);
+    }
+}
+
+void lin_heads_run(device *d, const lin_kernels *k, tensor x, lin_expert_part part) {
+    const cpu_device *c = (cpu_device *)d;
+    int32_t T = x.dim[0], H = x.dim[1], *order = c->expert_order;
+    job j = {.k = k, .x = x, .A = H, .pair = order, .one_plane = d->num == NUM_INT8};
+    if (T > d->rows_max || H != part.w->n_experts || H > EXPERTS_MAX) {
+        error_set(&d->status, ERR_INTERNAL, "%d rows of %d heads with %d matrices; at most %d rows, %d heads", T, H,
+                  part.w->n_experts, d->rows_max, EXPERTS_MAX);
+        return;
+    }
+    part_add(d, &j, 0, part);
+    for (int32_t from = 0; from < T * H; from += j.n_pairs) {
+        j.n_pairs = MIN(T * H - from, d->rows_max);
+        for (int32_t i = 0; i < j.n_pairs; i++) order[i] = (from + i) % T * H + (from + i) / T;
         segment_run(d, &j);
     }
 }

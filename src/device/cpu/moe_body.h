@@ -51,7 +51,7 @@ static float two_largest(const float *p, int n) {
     taken[a] = true;
     return n > 1 ? p[a] + p[largest_of(p, taken, n)] : p[a];
 }
-/* p of experts in groups that lose becomes 0. */
+/* p of experts in groups that lose becomes r->lost. */
 static void groups_limit(float *p, int E, const router *r) {
     float worth[EXPERTS_MAX];
     bool taken[EXPERTS_MAX] = {false};
@@ -59,7 +59,7 @@ static void groups_limit(float *p, int E, const router *r) {
     for (int g = 0; g < r->n_groups; g++) worth[g] = two_largest(p + g * per, per);
     for (int i = 0; i < r->groups_chosen; i++) taken[largest_of(worth, taken, r->n_groups)] = true;
     for (int e = 0; e < E; e++)
-        if (!taken[e / per]) p[e] = 0;
+        if (!taken[e / per]) p[e] = r->lost;
 }
 
 /* Each fills id [A] and weight [A]. */

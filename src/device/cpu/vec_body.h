@@ -176,6 +176,15 @@ static void softcap(device *d, tensor x, float cap) {
     map_job j = {.x = x, .c = cap};
     cpu_rows_run(d, tensor_lines(x), (int64_t)tensor_width(x) * 6, softcap_rows, &j);
 }
+static void copy_rows(const void *arg, int64_t from, int64_t to) {
+    const map_job *j = arg;
+    for (int64_t t = from; t < to; t++)
+        memcpy(tensor_line(j->y, t), tensor_line(j->x, t), sizeof(float) * (size_t)tensor_width(j->x));
+}
+static void copy(device *d, tensor y, tensor x) {
+    map_job j = {.y = y, .x = x};
+    cpu_rows_run(d, tensor_lines(y), tensor_width(y), copy_rows, &j);
+}
 static void gather_rows(const void *arg, int64_t from, int64_t to) {
     const map_job *j = arg;
     for (int64_t t = from; t < to; t++)
