@@ -25,6 +25,7 @@ typedef struct attn_case {
     bool sinks;
     dtype type;
     double bound;
+    bool latent; /* v is the first vw columns of k */
 } attn_case;
 
 /* One sequence's inputs and what came out. */
@@ -49,6 +50,7 @@ static seq_data seq_new(const attn_case *c, int first_page, int stride) {
                   NULL,
                   (c->n + KV_PAGE - 1) / KV_PAGE};
     for (int i = 0; i < c->n * qh * c->kw; i++) s.q[i] *= c->gain;
+    for (int i = 0; c->latent && i < c->n; i++) memcpy(s.v + i * c->vw, s.k + i * c->kw, sizeof(float) * (size_t)c->vw);
     s.page = malloc(sizeof *s.page * (size_t)s.n_pages);
     for (int i = 0; i < s.n_pages; i++) s.page[i] = first_page + (s.n_pages - 1 - i) * stride; /* not in order */
     return s;
@@ -58,7 +60,7 @@ static void seq_free(seq_data *s) {
 }
 
 static kv_cache *cache_new(device *d, const attn_case *c, int n_pages) {
-    kv_layer layers[2] = {{c->heads, c->kw, c->vw, 0, false}, {c->heads, c->kw, c->vw, 0, false}};
+    kv_layer layers[2] = {{c->heads, c->kw, c->vw, 0, c->latent}, {c->heads, c->kw, c->vw, 0, c->latent}};
     kv_spec spec = {
         .n_layers = 2, .n_groups = 1, .layer = layers, .window = {c->window}, .n_pages = {n_pages}, .type = c->type};
     error err = {0};
@@ -144,24 +146,27 @@ static void check_double(const attn_case *c, const seq_data *s) {
 }
 
 static const attn_case cases[] = {
-    {"f16 gqa 3", 2, 3, 64, 64, 140, 0, 0, 1, false, DT_F16, 3e-7},
-    {"bf16 gqa 7", 1, 7, 128, 128, 75, 0, 0, 1, false, DT_BF16, 3e-7},
-    {"f32 mha", 3, 1, 16, 16, 150, 0, 0, 1, false, DT_F32, 3e-7},
-    {"odd widths", 2, 2, 33, 19, 140, 0, 0, 1, false, DT_F16, 3e-7},
-    {"80", 2, 1, 80, 80, 100, 0, 0, 1, false, DT_F16, 3e-7},
-    {"96 of 32", 1, 4, 96, 32, 100, 0, 0, 1, false, DT_F32, 3e-7},
-    {"mla 192 of 128", 1, 13, 192, 128, 66, 0, 0, 1, false, DT_F16, 3e-7},
-    {"512", 1, 2, 512, 512, 70, 0, 0, 1, false, DT_F16, 3e-7},
-    {"many heads of one key", 1, 50, 16, 16, 70, 0, 0, 1, false, DT_F16, 3e-7},
-    {"window 1", 1, 2, 32, 32, 140, 1, 0, 1, false, DT_F16, 3e-7},
-    {"window 63", 1, 2, 32, 32, 200, 63, 0, 1, false, DT_F16, 3e-7},
-    {"window 64", 1, 2, 32, 32, 200, 64, 0, 1, false, DT_F16, 3e-7},
-    {"window 65", 1, 2, 32, 32, 200, 65, 0, 1, false, DT_BF16, 3e-7},
-    {"window 600", 1, 2, 16, 16, 700, 600, 0, 1, false, DT_F16, 3e-7},
-    {"softcap", 2, 2, 32, 32, 150, 0, 5, 20, false, DT_F16, 1e-6},
-    {"sinks", 2, 2, 32, 32, 150, 100, 0, 4, true, DT_F16, 1e-6},
-    {"huge scores", 2, 2, 32, 32, 150, 0, 0, 3000, true, DT_F32, 2e-3},
-    {"over chunks", 1, 2, 16, 16, 1100, 0, 0, 3, true, DT_F16, 1e-6},
+    {"f16 gqa 3", 2, 3, 64, 64, 140, 0, 0, 1, false, DT_F16, 3e-7, false},
+    {"bf16 gqa 7", 1, 7, 128, 128, 75, 0, 0, 1, false, DT_BF16, 3e-7, false},
+    {"f32 mha", 3, 1, 16, 16, 150, 0, 0, 1, false, DT_F32, 3e-7, false},
+    {"odd widths", 2, 2, 33, 19, 140, 0, 0, 1, false, DT_F16, 3e-7, false},
+    {"80", 2, 1, 80, 80, 100, 0, 0, 1, false, DT_F16, 3e-7, false},
+    {"96 of 32", 1, 4, 96, 32, 100, 0, 0, 1, false, DT_F32, 3e-7, false},
+    {"mla 192 of 128", 1, 13, 192, 128, 66, 0, 0, 1, false, DT_F16, 3e-7, false},
+    {"512", 1, 2, 512, 512, 70, 0, 0, 1, false, DT_F16, 3e-7, false},
+    {"many heads of one key", 1, 50, 16, 16, 70, 0, 0, 1, false, DT_F16, 3e-7, false},
+    {"window 1", 1, 2, 32, 32, 140, 1, 0, 1, false, DT_F16, 3e-7, false},
+    {"window 63", 1, 2, 32, 32, 200, 63, 0, 1, false, DT_F16, 3e-7, false},
+    {"window 64", 1, 2, 32, 32, 200, 64, 0, 1, false, DT_F16, 3e-7, false},
+    {"window 65", 1, 2, 32, 32, 200, 65, 0, 1, false, DT_BF16, 3e-7, false},
+    {"window 600", 1, 2, 16, 16, 700, 600, 0, 1, false, DT_F16, 3e-7, false},
+    {"softcap", 2, 2, 32, 32, 150, 0, 5, 20, false, DT_F16, 1e-6, false},
+    {"sinks", 2, 2, 32, 32, 150, 100, 0, 4, true, DT_F16, 1e-6, false},
+    {"huge scores", 2, 2, 32, 32, 150, 0, 0, 3000, true, DT_F32, 2e-3, false},
+    {"over chunks", 1, 2, 16, 16, 1100, 0, 0, 3, true, DT_F16, 1e-6, false},
+    {"latent 576 of 512", 1, 16, 576, 512, 66, 0, 0, 1, false, DT_F16, 3e-7, true},
+    {"latent, odd widths", 1, 50, 37, 19, 140, 0, 0, 3, false, DT_F32, 1e-6, true},
+    {"latent over chunks", 1, 3, 80, 64, 1100, 0, 0, 3, false, DT_BF16, 1e-6, true},
 };
 static const int chunkings[] = {1 << 20, 1, 7, 64, 100};
 
@@ -194,9 +199,10 @@ static void test_cases(void **state) {
 /* A long sequence decodes beside a prompt and alone, with 1 to 4 threads: chunks are shared out or not, the bytes stay.
  */
 static void test_company_and_threads(void **state) {
-    attn_case c = {"company", 2, 3, 64, 64, 1700, 0, 0, 3, true, DT_F16, 2e-6};
-    for (int window = 0; window <= 700; window += 700) {
-        c.window = window;
+    attn_case c = {"company", 2, 3, 64, 64, 1700, 0, 0, 3, true, DT_F16, 2e-6, false};
+    for (int kind = 0; kind < 3; kind++) { /* full, windowed, latent */
+        c.window = kind == 1 ? 700 : 0;
+        if (kind == 2) c.latent = true, c.heads = 1, c.ratio = 6, c.vw = 48;
         seq_data a = seq_new(&c, 0, 2), b = seq_new(&c, 1, 2);
         memcpy(b.sinks, a.sinks, sizeof(float) * 6);
         size_t row = sizeof(float) * (size_t)(c.heads * c.ratio * c.vw), bytes = row * (size_t)c.n;
@@ -310,7 +316,7 @@ static void test_saturation(void **state) {
 
 /* A page copied, saved and restored, or given back to the system. */
 static void test_page_life(void **state) {
-    attn_case c = {"life", 2, 2, 48, 40, 64, 0, 0, 1, false, DT_F16, 1e-6};
+    attn_case c = {"life", 2, 2, 48, 40, 64, 0, 0, 1, false, DT_F16, 1e-6, false};
     for (int l = 0; l < LEVELS; l++) {
         device *d = dev[l];
         if (!d) continue;

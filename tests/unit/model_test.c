@@ -235,6 +235,7 @@ static const struct {
     {"qwen3_5_moe-q4", "qwen3_5_moe-q4/golden.bin", false, true, 5e-4},
     {"qwen3_5-odd", "qwen3_5-odd/golden.bin", false, false, 5e-4},
     {"qwen3_5_moe-odd", "qwen3_5_moe-odd/golden.bin", false, false, 5e-4},
+    {"deepseek_v3-q4", "deepseek_v3-q4/golden.bin", false, true, 5e-4},
 };
 
 static void golden_f32(void **state) {
