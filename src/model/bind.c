@@ -6,12 +6,13 @@
 #include "internal.h"
 
 typedef struct binding {
-    weight *w; /* borrows (family struct); one of w and t */
+    weight *w; /* borrows (family struct); one of w, t and f, or none: not used */
     tensor *t;
+    float *f;
     const weight *same; /* w becomes a copy of this once that is loaded: a tied head */
     const char *name;   /* canonical: "model.layers.0.self_attn.q_proj" */
     const char *stored; /* as the checkpoint calls it; a tensor's with ".weight" if it has that */
-    bool biased, experts, heads;
+    bool biased, experts, heads, present;
     int n;
     int32_t dim[4];
     int32_t active; /* experts: how many of them a row reads */
@@ -100,6 +101,14 @@ void bind_norm(binder *b, tensor *to, const char *name, int n, const int32_t *di
     binding *x = bind_new(b, name, n, dim);
     x->t = to;
     x->shift = b->shift;
+}
+
+void bind_factor(binder *b, factor *to, const char *name, int n, const int32_t *dim) {
+    bind_new(b, name, n, dim)->f = to;
+}
+
+void bind_unused(binder *b, const char *name) {
+    bind_new(b, name, 1, (int32_t[]){0});
 }
 
 const model *bind_model(const binder *b) {
@@ -221,7 +230,8 @@ static bool find_weight(model *m, config *c, binding *b, map *used, error *err) 
     /* A step reads one row of an embedding table, unless the table is the output head too. */
     if (b->experts)
         m->info.decode_bytes += bytes / (size_t)b->dim[0] * (size_t)MIN(b->active, b->dim[0]);
-    else if (m->tied || !str_ends(str_of(b->name), STR("embed_tokens")))
+    else if (!str_ends(str_of(b->name), STR("embed_tokens_per_layer")) &&
+             (m->tied || !str_ends(str_of(b->name), STR("embed_tokens"))))
         m->info.decode_bytes += bytes;
     if (!b->biased) return true;
     const stored_tensor *bias = tensor_named(c, b->stored, ".bias");
@@ -251,6 +261,19 @@ static bool layer_of(str name, int *layer) {
     char head[48];
     snprintf(head, sizeof head, "%.*s", (int)MIN(name.n, sizeof head - 1), name.p);
     return sscanf(head, "model.layers.%d.", layer) == 1;
+}
+
+/* Adds no bytes: the number goes into the steps' arguments. */
+static bool find_factor(model *m, config *c, binding *b, map *used, error *err) {
+    const stored_tensor *t = tensor_named(c, b->stored, ".weight");
+    if (!t) t = tensor_named(c, b->stored, "");
+    if (!t) return true;
+    if (!shape_same(t->ndim, t->dim, b->n, b->dim)) return shape_error(c, b, b->stored, t->ndim, t->dim, err);
+    b->stored = arena_copy(m->a, t->name.p, t->name.n);
+    b->present = true;
+    map_set(used, t->name, 1);
+    m->info.n_params++;
+    return true;
 }
 
 /* A checkpoint that holds more than its family knows may be one that this family gets wrong: say so. */
@@ -344,10 +367,14 @@ bool bindings_make(model *m, config *c, error *err) {
     for (size_t i = 0; i < m->n_bindings && ok; i++) {
         binding *x = &m->bindings[i];
         if (x->same) continue;
-        m->info.n_params += n_elements(x);
+        if (x->w || x->t) m->info.n_params += n_elements(x);
         x->stored = stored_name(m, c, x->name);
         if (!x->stored)
             ok = error_set(err, ERR_UNSUPPORTED, "%s: GGUF has no name for %s", checkpoint_path(c->from), x->name);
+        else if (x->f)
+            ok = find_factor(m, c, x, used, err);
+        else if (!x->w && !x->t)
+            weight_use(c, x->stored, used);
         else
             ok = x->w ? find_weight(m, c, x, used, err) : find_tensor(m, c, x, used, err);
     }
@@ -389,7 +416,10 @@ bool bindings_load(model *m, config *c, error *err) {
             *b->w = *b->same;
         } else if (b->w) {
             if (!load_weight(m, c, b, err)) return false;
-        } else {
+        } else if (b->f) {
+            *b->f = 1;
+            if (b->present && !checkpoint_floats(c->from, b->stored, 1, b->f, err)) return false;
+        } else if (b->t) {
             float *at = (float *)m->vectors + b->at;
             *b->t = tensor_of(at, DT_F32, b->n, b->dim);
             if (!checkpoint_floats(c->from, b->stored, (size_t)n_elements(b), at, err)) return false;

@@ -61,6 +61,19 @@ void config_int32_t(config *c, int32_t *out, const char *key, double dflt, doubl
     if (number(c, &v, key, dflt, lo, hi, true)) *out = (int32_t)v;
 }
 
+int32_t config_layer_int(config *c, const char *key, int32_t i, double dflt, double lo, double hi) {
+    const json *j = config_get(c, key);
+    int32_t v = (int32_t)lo;
+    if (!json_is(j, JSON_ARRAY)) {
+        config_int32_t(c, &v, key, dflt, lo, hi);
+        return v;
+    }
+    double x = json_real(json_at(j, (size_t)i), NAN);
+    config_check(c, x >= lo && x <= hi && x == floor(x), "%s[%d] is %g, allowed is a whole number from %g to %g", key,
+                 i, x, lo, hi);
+    return c->err.code ? v : (int32_t)x;
+}
+
 void config_float(config *c, float *out, const char *key, double dflt, double lo, double hi) {
     double v;
     if (number(c, &v, key, dflt, lo, hi, false)) *out = (float)v;

@@ -63,6 +63,8 @@ struct config {
 };
 /* A missing or null key takes the default. Errors name the key, the value and what is allowed. */
 void config_int32_t(config *c, int32_t *out, const char *key, double dflt, double lo, double hi);
+/* Layer i's value of a key that is one number for all layers or a list of one a layer. */
+int32_t config_layer_int(config *c, const char *key, int32_t i, double dflt, double lo, double hi);
 void config_float(config *c, float *out, const char *key, double dflt, double lo, double hi);
 void config_bool(config *c, bool *out, const char *key, double dflt, double lo, double hi);
 void config_act(config *c, act *out, const char *key, double dflt, double lo, double hi);
@@ -87,10 +89,11 @@ const char *gguf_name(const checkpoint *c, arena *a, const char *name);
 /* ---- tensors (bind.c) ------------------------------------------------------------------------------------------- */
 /* One line a tensor: T(kind, field, name, shape...). kind `weight`: a matrix [out,in] or experts [E,out,in], in any
  * format; `experts`: a stack of them that may lie apart or fused in the file (experts.c); `tensor`: a vector or small
- * array as f32; `norm`: a tensor that may gain 1; `head_weights`: a matrix [out,in] for each head, "embed_q" or
- * "unembed_out" of MLA, which may lie together in kv_b_proj (part_mla.c). name: as Hugging Face calls the module
- * (experts: as MLX calls the stack, "mlp.switch_mlp.gate_proj"), below the prefix set by bind_at; ".weight" is added.
- * Expanded by TENSOR_MEMBER (struct) and TENSOR_BIND (with `b` and the struct `w` in scope). */
+ * array as f32; `norm`: a tensor that may gain 1; `factor`: one number, 1 if the checkpoint has none; `head_weights`: a
+ * matrix [out,in] for each head, "embed_q" or "unembed_out" of MLA, which may lie together in kv_b_proj (part_mla.c).
+ * name: as Hugging Face calls the module (experts: as MLX calls the stack, "mlp.switch_mlp.gate_proj"), below the
+ * prefix set by bind_at; ".weight" is added. Expanded by TENSOR_MEMBER (struct) and TENSOR_BIND (with `b` and the
+ * struct `w` in scope). */
 #define TENSOR_MEMBER(kind, field, ...) kind field;
 #define TENSOR_BIND(kind, field, name, ...) \
     bind_##kind(b, &w->field, name, (int)COUNT(((int32_t[]){__VA_ARGS__})), (int32_t[]){__VA_ARGS__});
@@ -108,9 +111,13 @@ void bind_tensor(binder *b, tensor *to, const char *name, int n, const int32_t *
 typedef weight experts;
 typedef weight head_weights;
 typedef tensor norm;
+typedef float factor;
 void bind_experts(binder *b, experts *to, const char *name, int n, const int32_t *dim);
 void bind_head_weights(binder *b, head_weights *to, const char *name, int n, const int32_t *dim);
 void bind_norm(binder *b, norm *to, const char *name, int n, const int32_t *dim);
+void bind_factor(binder *b, factor *to, const char *name, int n, const int32_t *dim);
+/* A module that checkpoints have though the model does not use it. */
+void bind_unused(binder *b, const char *name);
 /* The output head [V,D]: "lm_head", or the embedding table itself when tie_word_embeddings says so; without that key
  * the model is tied if it has no lm_head. Sets base->tied. */
 void bind_head(binder *b, weight *to, const weight *tok, int32_t V, int32_t D);
@@ -171,7 +178,8 @@ void rope_make(model *m, config *c, rope_table *out, const rope_opts *o);
 typedef struct moe {
     experts gate, up, down; /* [E,F,D], [E,F,D], [E,D,F] */
     router how;
-    tensor bias; /* [E] takes the place of how.bias; .p NULL: it does not */
+    tensor bias;         /* [E] takes the place of how.bias; .p NULL: it does not */
+    tensor expert_scale; /* [E] takes the place of how.expert_scale; .p NULL: it does not */
 } moe;
 /* Activations, shared by the layers; [T,...] rows of the step. */
 typedef struct moe_work {

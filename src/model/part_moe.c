@@ -37,6 +37,7 @@ void moe_forward(device *d, tensor y, tensor x, tensor score, const moe *w, cons
            each = tensor_f32(work->y.p, T, A, D);
     router how = w->how;
     if (!tensor_null(w->bias)) how.bias = w->bias.p;
+    if (!tensor_null(w->expert_scale)) how.expert_scale = w->expert_scale.p;
     op_router(d, id, weight, score, &how);
     op_expert_linear2(d, g, u, x, &w->gate, &w->up, id);
     op_act_mul(d, g, g, u, a);

@@ -97,7 +97,8 @@ static void run_close(run *r) {
     device_close(r->d);
 }
 
-/* A piece of a sequence: rows [pos0, pos0+n) of ids; all their logits go to out[pos0*V ...]. */
+/* A piece of a sequence: rows [pos0, pos0+n) of ids; all their logits go to out[pos0*V ...], or with out NULL nowhere:
+ * then only the cache is wanted. */
 typedef struct piece {
     int b, pos0, n;
     const int32_t *ids;
@@ -118,11 +119,11 @@ static void run_step(run *r, const piece *p, int n) {
             out[s.n_rows] = s.n_rows;
         }
     }
-    s.n_out = s.n_rows;
+    s.n_out = p[0].out ? s.n_rows : 0;
     float *logits = malloc((size_t)s.n_rows * (size_t)r->V * sizeof *logits);
     error e = {0};
     CHECK(e, model_forward(r->m, r->kv, &s, tensor_f32(logits, s.n_rows, r->V), &e));
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && s.n_out; i++)
         memcpy(p[i].out + (size_t)p[i].pos0 * (size_t)r->V, logits + (size_t)seq[i].row0 * (size_t)r->V,
                (size_t)p[i].n * (size_t)r->V * sizeof *logits);
     free(logits);
@@ -228,6 +229,10 @@ static const struct {
     {"gemma2-q4", "gemma2-q4/definition.bin", false, true, 5e-4},
     {"gemma3_text-q4", "gemma3_text-q4/golden.bin", false, true, 5e-4},
     {"gemma3-q4", "gemma3-q4/golden.bin", false, true, 5e-4},
+    {"gemma4_12b-q4", "gemma4_12b-q4/golden.bin", false, true, 5e-4},
+    {"gemma4_e4b-q4", "gemma4_e4b-q4/golden.bin", false, false, 5e-4},
+    {"gemma4_e2b-q4", "gemma4_e2b-q4/golden.bin", false, false, 5e-4},
+    {"gemma4_26b-q4", "gemma4_26b-q4/golden.bin", false, true, 5e-4},
     {"qwen3_moe-q4", "qwen3_moe-q4/golden.bin", false, true, 5e-4},
     {"qwen3_moe-odd", "qwen3_moe-odd/golden.bin", false, false, 5e-4},
     {"qwen3_5_4b-q4", "qwen3_5_4b-q4/golden.bin", false, true, 5e-4},
@@ -299,6 +304,25 @@ static void same_chunks(void **state) {
             run_close(&r);
             buf_free(&g.raw);
         }
+}
+
+/* A prompt of which no logits are wanted leaves the same cache. */
+static void same_unseen(void **state) {
+    enum { SEEN = 130 };
+    for (size_t i = 0; i < COUNT(models); i++) {
+        run r;
+        golden g = golden_read(models[i].golden);
+        run_open(&r, models[i].name, NUM_DEFAULT, 1, NULL, models[i].compat);
+        float *want = run_all(&r, g.long_ids, N, N), *got = run_all(&r, g.long_ids, N, N);
+        memset(got + SEEN * r.V, 0, (size_t)(N - SEEN) * (size_t)r.V * sizeof *got);
+        run_step(&r, &(piece){1, 0, 70, g.long_ids, NULL}, 1);
+        run_step(&r, &(piece){1, 70, SEEN - 70, g.long_ids, NULL}, 1);
+        run_step(&r, &(piece){1, SEEN, N - SEEN, g.long_ids, got}, 1);
+        assert_same(want, got, r.V, models[i].name, "unseen prompt");
+        free(want), free(got);
+        run_close(&r);
+        buf_free(&g.raw);
+    }
 }
 
 /* Three sequences of different lengths, mixed: two prefill in odd pieces while another decodes. */
@@ -443,6 +467,31 @@ static void describes_state_and_experts(void **state) {
     run_close(&r);
 }
 
+/* Gemma 4: layers of two head widths, layers without keys of their own, a table of which a step reads a row. */
+static void describes_gemma4(void **state) {
+    run r;
+    run_open(&r, "gemma4_e4b-q4", NUM_DEFAULT, 1, NULL, false);
+    const model_info *i = model_describe(r.m);
+    assert_string_equal(i->architecture, "Gemma4ForConditionalGeneration");
+    assert_int_equal(i->n_params, 424294); /* of the file, all shapes multiplied */
+    assert_int_equal(r.spec.n_layers, 3);  /* of 6 */
+    assert_int_equal(r.spec.window[r.spec.layer[0].group], 24);
+    assert_int_equal(r.spec.layer[0].k_width, 32);
+    assert_int_equal(r.spec.layer[2].k_width, 64);
+    assert_int_equal(i->kv_bytes_per_token, 2 * (64 + 64) * 2);
+    assert_int_equal(i->weight_bytes - i->decode_bytes, packed_q4(288, 6 * 32));
+    run_close(&r);
+
+    run_open(&r, "gemma4_12b-q4", NUM_DEFAULT, 1, NULL, false);
+    i = model_describe(r.m);
+    assert_int_equal(i->n_params, 327686);
+    assert_int_equal(r.spec.layer[5].heads, 1); /* num_global_key_value_heads */
+    assert_int_equal(r.spec.layer[4].heads, 2);
+    assert_int_equal(i->kv_bytes_per_token, (64 + 64) * 2);
+    assert_int_equal(i->weight_bytes, i->decode_bytes);
+    run_close(&r);
+}
+
 /* ---- what it refuses -------------------------------------------------------------------------------------------- */
 /* A copy of a checkpoint whose config.json has `from` replaced by `to`. */
 static void refuses(const char *model, const char *from, const char *to, const char *says) {
@@ -512,6 +561,13 @@ static void refusals(void **state) {
     refuses("qwen3_moe-q4", "\"num_experts\": 8", "\"num_experts\": 2000", "at most 1024 and 64 are supported");
     refuses("qwen3_moe-q4", "\"num_experts\": 8", "\"num_experts\": 9",
             "tensor model.layers.0.mlp.gate has shape [8, 64], expected [9, 64]");
+    refuses("gemma4_e4b-q4", "\"num_kv_shared_layers\": 3", "\"num_kv_shared_layers\": 4",
+            "num_kv_shared_layers 4 leaves no layer for layer 2 to share with");
+    refuses("gemma4_e4b-q4", "\"use_bidirectional_attention\": null", "\"use_bidirectional_attention\": \"all\"",
+            "use_bidirectional_attention is \"all\", allowed is");
+    refuses("gemma4_26b-q4", "\"top_k_experts\": 2", "\"top_k_experts\": 7", "7 experts are to be chosen of 6");
+    refuses("gemma3-q4", "\"hidden_activation\": \"gelu_pytorch_tanh\"", "\"hidden_activation\": \"gelu_fast\"",
+            "hidden_activation is \"gelu_fast\", allowed is one of");
     refuses("mistral_swa-q4", "\"sliding_attention\"", "\"slidin\"", "layer_types[1] is \"slidin\"");
 }
 
@@ -538,14 +594,11 @@ static void step_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_f32),
-        cmocka_unit_test(golden_default),
-        cmocka_unit_test(same_chunks),
-        cmocka_unit_test(same_in_company),
-        cmocka_unit_test(same_anywhere),
-        cmocka_unit_test(describes),
-        cmocka_unit_test(describes_state_and_experts),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(golden_f32),       cmocka_unit_test(golden_default),
+        cmocka_unit_test(same_chunks),      cmocka_unit_test(same_in_company),
+        cmocka_unit_test(same_unseen),      cmocka_unit_test(same_anywhere),
+        cmocka_unit_test(describes),        cmocka_unit_test(describes_state_and_experts),
+        cmocka_unit_test(describes_gemma4), cmocka_unit_test(refusals),
         cmocka_unit_test(step_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
