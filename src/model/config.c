@@ -121,6 +121,13 @@ void config_act(config *c, act *out, const char *key, double dflt, double lo, do
     buf_free(&known);
 }
 
+int32_t config_window(config *c, int32_t absent) {
+    int32_t window = 0;
+    bool none = json_is(json_get(c->text, "sliding_window"), JSON_NULL);
+    config_int32_t(c, &window, "sliding_window", none ? 0 : absent, 0, 1 << 30);
+    return window;
+}
+
 const char *config_layer_type(config *c, int32_t i, int32_t n_layers) {
     static const char *const types[] = {"full_attention", "sliding_attention", "linear_attention", "chunked_attention"};
     const json *list = config_get(c, "layer_types");

@@ -74,6 +74,8 @@ void config_says(config *c, const char *key, const char *value);
 void config_check(config *c, bool ok, const char *fmt, ...) PRINTF(3, 4);
 const json *config_get(const config *c,
                        const char *key); /* of the text part, else of the root; NULL if absent or null */
+/* sliding_window; null: 0, none. Without the key `absent`. */
+int32_t config_window(config *c, int32_t absent);
 /* "sliding_attention" and the like for layer i from layer_types; NULL without that list. */
 const char *config_layer_type(config *c, int32_t i, int32_t n_layers);
 bool config_open(config *c, checkpoint *from, arena *a, error *err); /* finds root, text and type */
@@ -148,6 +150,16 @@ const char *stored_name(const model *m, const config *c, const char *name);
 #define WORK_MEMBER(name, width) tensor name;
 #define WORK_PLAN(name, width)   plan_buffer(p, &m->work.name, width);
 #define WORK_TAKE(name, width)   tensor name = tensor_rows(m->work.name, 0, T);
+/* In the last layer, once attention is through: what follows is row by row, so only the R wanted rows go on.
+ * keep_wanted puts those of *x in *spare and exchanges the two; then WORK_WANTED cuts every view. Needs `s` and `R`. */
+#define keep_wanted(x, spare)          \
+    do {                               \
+        tensor all_ = x;               \
+        x = tensor_rows(spare, 0, R);  \
+        op_gather(d, x, all_, s->out); \
+        spare = all_;                  \
+    } while (0)
+#define WORK_WANTED(name, width) name = tensor_rows(name, 0, R);
 void plan_buffer(plan *p, tensor *to, int64_t width); /* [rows_max,width] */
 bool work_make(model *m, bool plan_only, error *err); /* runs fam->work; one allocation */
 /* Adds a layer to the KV plan; layers with the same window share a page table. Returns its index for kv_append and
@@ -249,6 +261,7 @@ void mla_attend(device *d, kv_cache *kv, const step *s, tensor r, tensor chosen,
 #define linear2(y0, y1, x, w0, w1)                    op_linear2(d, y0, y1, x, &(w0), &(w1))
 #define linear3(y0, y1, y2, x, w0, w1, w2)            op_linear3(d, y0, y1, y2, x, &(w0), &(w1), &(w2))
 #define rms_norm(y, x, w, eps)                        op_rms_norm(d, y, x, w, eps)
+#define layer_norm(y, x, w, b, eps)                   op_layer_norm(d, y, x, w, b, eps)
 #define add_rms_norm(y, x, r, w, eps)                 op_add_rms_norm(d, y, x, r, w, eps)
 #define rope(x, table)                                op_rope(d, x, s->pos, &(table))
 #define kv_append(k, v, layer)                        op_kv_append(d, kv, layer, k, v, s)

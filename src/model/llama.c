@@ -66,9 +66,8 @@ typedef struct llama {
  * only the sliding ones. mlx-lm knows layer_types alone. */
 static int32_t window_of(const llama *m, config *c, int32_t i) {
     const char *type = config_layer_type(c, i, m->L);
-    bool mistral = !strcmp(c->type, "mistral"), none = json_is(json_get(c->text, "sliding_window"), JSON_NULL);
-    int32_t window;
-    config_int32_t(c, &window, "sliding_window", mistral && !none ? 4096 : 0, 0, 1 << 30);
+    bool mistral = !strcmp(c->type, "mistral");
+    int32_t window = config_window(c, mistral ? 4096 : 0);
     if (type) return !strcmp(type, "sliding_attention") ? window : 0;
     return (mistral || m->base.gguf) && !m->base.compat_mlx_lm ? window : 0;
 }
@@ -135,6 +134,11 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         kv_append(heads(k, m->K), heads(v, m->K), i);
         if (!R && i + 1 == m->L) return; /* only the cache was wanted */
         attend(heads(a, m->H), heads(q, m->H), i, w->how);
+        if (i + 1 == m->L) { /* the rest is row by row: only the R wanted rows */
+            keep_wanted(a, q);
+            keep_wanted(x, h);
+            LLAMA_WORK(WORK_WANTED)
+        }
         linear(r, a, w->o);
         add_rms_norm(h, x, r, w->norm_f, m->eps); /* x += r; h = norm(x) */
         linear2(g, u, h, w->gate, w->up);         /* g, u [T,F] */
@@ -142,9 +146,8 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         linear(r, g, w->down);
         add(x, r);
     }
-    gather(tensor_rows(h, 0, R), x);
-    rms_norm(tensor_rows(h, 0, R), tensor_rows(h, 0, R), m->norm, m->eps);
-    linear(logits, tensor_rows(h, 0, R), m->head); /* [R,V] */
+    rms_norm(h, x, m->norm, m->eps);
+    linear(logits, h, m->head); /* [R,V] */
 }
 
 const family family_llama = {"llama", sizeof(llama), configure, bind, work, forward};

@@ -25,10 +25,10 @@
 #define QWEN_ENDS(T)                     \
     T(weight, tok, "embed_tokens", V, D) \
     T(tensor, norm, "norm", D)
-#define QWEN_LAYER(T)                                \
-    T(tensor, norm_a, "input_layernorm", D)          \
-    T(tensor, norm_q, "self_attn.q_norm", Dh)        \
-    T(tensor, norm_k, "self_attn.k_norm", Dh)        \
+#define QWEN_LAYER(T)                         \
+    T(tensor, norm_a, "input_layernorm", D)   \
+    T(tensor, norm_q, "self_attn.q_norm", Dh) \
+    T(tensor, norm_k, "self_attn.k_norm", Dh) \
     T(tensor, norm_f, "post_attention_layernorm", D)
 #define QWEN_ATTENTION(T)                      \
     T(weight, q, "self_attn.q_proj", H *Dh, D) \
@@ -142,7 +142,6 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
     device *d = base->d;
     const int32_t T = s->n_rows, R = s->n_out;
     QWEN_WORK(WORK_TAKE)
-    tensor score = tensor_rows(m->moe.score, 0, T);
     embed(x, m->tok, 1); /* x [T,D] */
     for (int32_t i = 0; i < m->L; i++) {
         const layer *w = &m->l[i];
@@ -155,9 +154,15 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         kv_append(heads(k, m->K), heads(v, m->K), i);
         if (!R && i + 1 == m->L) return; /* only the cache was wanted */
         attend(heads(a, m->H), heads(q, m->H), i, m->how);
+        if (i + 1 == m->L) { /* the rest is row by row: only the R wanted rows */
+            keep_wanted(a, q);
+            keep_wanted(x, h);
+            QWEN_WORK(WORK_WANTED)
+        }
         linear(r, a, w->o);
         add_rms_norm(h, x, r, w->norm_f, m->eps); /* x += r; h = norm(x) */
         if (w->sparse) {
+            tensor score = tensor_rows(m->moe.score, 0, h.dim[0]);
             linear(score, h, w->router); /* [T,E] */
             moe_forward(d, r, h, score, &w->experts, &m->moe, m->hidden_act);
         } else {
@@ -167,9 +172,8 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         }
         add(x, r);
     }
-    gather(tensor_rows(h, 0, R), x);
-    rms_norm(tensor_rows(h, 0, R), tensor_rows(h, 0, R), m->norm, m->eps);
-    linear(logits, tensor_rows(h, 0, R), m->head); /* [R,V] */
+    rms_norm(h, x, m->norm, m->eps);
+    linear(logits, h, m->head); /* [R,V] */
 }
 
 const family family_qwen3_moe = {"qwen3_moe", sizeof(qwen), configure, bind, work, forward};

@@ -223,6 +223,8 @@ static const struct {
     {"mistral_swa-q4", "mistral_swa-q4/golden.bin", false, true, 5e-4},
     {"llama-odd80", "llama-odd80/golden.bin", false, false, 5e-4},
     {"llama-odd96", "llama-odd96/golden.bin", false, true, 5e-4},
+    {"qwen2-q4", "qwen2-q4/golden.bin", false, true, 5e-4},
+    {"qwen3-q4", "qwen3-q4/golden.bin", false, true, 5e-4},
     {"gemma-q4", "gemma-q4/golden.bin", true, true, 5e-4},
     {"gemma-q4", "gemma-q4/definition.bin", false, true, 5e-4},
     {"gemma2-q4", "gemma2-q4/golden.bin", true, true, 5e-4},
@@ -320,6 +322,36 @@ static void same_unseen(void **state) {
         run_step(&r, &(piece){1, SEEN, N - SEEN, g.long_ids, got}, 1);
         assert_same(want, got, r.V, models[i].name, "unseen prompt");
         free(want), free(got);
+        run_close(&r);
+        buf_free(&g.raw);
+    }
+}
+
+/* A step whose logits are wanted for some rows only, or for none, gives these rows and the rows after it the same. */
+static void same_wanted(void **state) {
+    for (size_t i = 0; i < COUNT(models); i++) {
+        run r;
+        golden g = golden_read(models[i].golden);
+        run_open(&r, models[i].name, NUM_DEFAULT, 2, NULL, models[i].compat);
+        float *want = run_all(&r, g.long_ids, N, N), *got = malloc((size_t)N * (size_t)r.V * sizeof *got);
+        int32_t pos[N], out[] = {0, 3, 4, 39};
+        error e = {0};
+        for (int k = 0; k < N; k++) pos[k] = k;
+        step_seq seq = {.n_rows = 40, .slot = r.state ? 0 : -1};
+        for (int k = 0; k < KV_GROUPS; k++) seq.page[k] = r.page[0];
+        step s = {.n_rows = 40, .n_seqs = 1, .ids = g.long_ids, .pos = pos, .out = out, .seq = &seq, .state = r.state};
+        memcpy(got, want, (size_t)N * (size_t)r.V * sizeof *got);
+        float *some = malloc(COUNT(out) * (size_t)r.V * sizeof *some);
+        s.n_out = COUNT(out);
+        CHECK(e, model_forward(r.m, r.kv, &s, tensor_f32(some, COUNT(out), r.V), &e));
+        for (size_t k = 0; k < COUNT(out); k++)
+            memcpy(got + out[k] * r.V, some + k * (size_t)r.V, (size_t)r.V * sizeof *some);
+        seq.pos0 = 40, s.ids += 40, s.pos += 40, s.n_out = 0;
+        CHECK(e, model_forward(r.m, r.kv, &s, (tensor){0}, &e));
+        seq.pos0 = 80, seq.n_rows = s.n_rows = N - 80, s.ids += 40, s.pos += 40, s.n_out = 1, out[0] = N - 81;
+        CHECK(e, model_forward(r.m, r.kv, &s, tensor_f32(got + (N - 1) * r.V, 1, r.V), &e));
+        assert_same(want, got, r.V, models[i].name, "some rows wanted");
+        free(want), free(got), free(some);
         run_close(&r);
         buf_free(&g.raw);
     }
@@ -594,11 +626,17 @@ static void step_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_f32),       cmocka_unit_test(golden_default),
-        cmocka_unit_test(same_chunks),      cmocka_unit_test(same_in_company),
-        cmocka_unit_test(same_unseen),      cmocka_unit_test(same_anywhere),
-        cmocka_unit_test(describes),        cmocka_unit_test(describes_state_and_experts),
-        cmocka_unit_test(describes_gemma4), cmocka_unit_test(refusals),
+        cmocka_unit_test(golden_f32),
+        cmocka_unit_test(golden_default),
+        cmocka_unit_test(same_chunks),
+        cmocka_unit_test(same_in_company),
+        cmocka_unit_test(same_unseen),
+        cmocka_unit_test(same_wanted),
+        cmocka_unit_test(same_anywhere),
+        cmocka_unit_test(describes),
+        cmocka_unit_test(describes_state_and_experts),
+        cmocka_unit_test(describes_gemma4),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(step_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
