@@ -144,6 +144,7 @@ bool cli_say(engine *e, const prompt *p, const options *o, buf *reply, gen_stats
     }
     if (in_reasoning && color) fputs("\x1b[0m", stdout);
     putchar('\n');
+    fflush(stdout); /* before the statistics */
     sigaction(SIGINT, &old, NULL);
     atomic_store(&interrupted_gen, NULL);
     gen_stats_get(run, stats);
