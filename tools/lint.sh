@@ -45,7 +45,8 @@ files=$(git ls-files '*.c' '*.h' | grep -v '_table\.')
 clang-format-14 --dry-run -Werror $files >/tmp/lint.$$ 2>&1 || { head -n 20 /tmp/lint.$$ && complain "layout: run ./dev fmt"; }
 rm -f /tmp/lint.$$
 
-cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppress=missingIncludeSystem --error-exitcode=1 \
+mkdir -p build/cppcheck # what it found out about unchanged files
+cppcheck --quiet --cppcheck-build-dir=build/cppcheck --std=c11 --enable=warning,portability --inline-suppr --suppress=missingIncludeSystem --error-exitcode=1 \
     -j "$(nproc)" --suppressions-list=tools/cppcheck.txt -Iinclude -D__x86_64__ src || complain "cppcheck"
 
 [ $bad = 0 ] && echo "lint: clean"
