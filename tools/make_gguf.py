@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes a GGUF with the weights of a llama-family checkpoint in Hugging Face's layout (bf16 or expanded MLX codes), the way
-llama.cpp's converter lays it out: rows of q and k reordered for interleaved rotation, llama3 scaling as rope_freqs, and a vocabulary of bytes.
+"""Writes a GGUF with the weights of a checkpoint in Hugging Face's layout (bf16 or expanded MLX codes), the way llama.cpp's converter lays it
+out: names by the gguf package's own table, rows of q and k reordered where rotation is interleaved, llama3 scaling as rope_freqs, longrope
+factors as tensors, and a vocabulary of bytes. Dense families: llama qwen2 qwen3 smollm3 olmo2 granite glm4 phi3 starcoder2.
 
     python tools/make_gguf.py CHECKPOINT OUT.gguf [TYPE]      TYPE: BF16 (default), F32, Q8_0, ... of the matrices
 """
@@ -12,19 +13,8 @@ import gguf
 sys.path.insert(0, str(Path(__file__).parent))
 from goldens_hf import expand, read_tensors
 
-NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
-
-
-def gguf_name(name):
-    module, kind = name.rsplit(".", 1)
-    if module.startswith("model.layers."):
-        _, _, layer, rest = module.split(".", 3)
-        return f"blk.{layer}.{NAMES[rest]}.{kind}"
-    return f"{NAMES[module]}.{kind}"
+# Their rows of q and k are reordered, as for all classes of the converter that come from llama's.
+INTERLEAVED = {"llama", "smollm3", "granite"}
 
 
 def interleave(v, heads):
@@ -55,14 +45,21 @@ def rope_freqs(c, head):
     return np.array(out, np.float32)
 
 
-def main():
-    source, out = Path(sys.argv[1]), sys.argv[2]
-    kind = gguf.GGMLQuantizationType[sys.argv[3] if len(sys.argv) > 3 else "BF16"]
-    c = json.loads((source / "config.json").read_text())
-    tensors = dict(t for f in sorted(source.glob("model*.safetensors")) for t in read_tensors(f))
-    tensors = expand(tensors, c.get("quantization", {}))
+def add_scaling(w, c, rotary):
+    r = c.get("rope_scaling")
+    if r and r.get("rope_type", r.get("type")) == "llama3":
+        w.add_tensor("rope_freqs.weight", rope_freqs(c, rotary))
+    if r and r.get("rope_type", r.get("type")) in ("longrope", "su"):
+        original = c["original_max_position_embeddings"]
+        w.add_rope_scaling_orig_ctx_len(original)
+        w.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(c["max_position_embeddings"] / original) / math.log(original)))
+        for kind in ("long", "short"):
+            w.add_tensor(f"rope_factors_{kind}.weight", np.array(r[f"{kind}_factor"], np.float32))
+
+
+def add_config(w, c):
     head = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
-    w = gguf.GGUFWriter(out, "llama")
+    rotary = int(head * c.get("partial_rotary_factor", 1))
     w.add_block_count(c["num_hidden_layers"])
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
@@ -71,22 +68,44 @@ def main():
     w.add_head_count_kv(c["num_key_value_heads"])
     w.add_key_length(head)
     w.add_value_length(head)
-    w.add_rope_dimension_count(head)
+    w.add_rope_dimension_count(rotary)
     w.add_rope_freq_base(c["rope_theta"])
-    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if "norm_epsilon" in c:
+        w.add_layer_norm_eps(c["norm_epsilon"])
+    else:
+        w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_vocab_size(c["vocab_size"])
+    for key, add in {"embedding_multiplier": w.add_embedding_scale, "residual_multiplier": w.add_residual_scale,
+                     "attention_multiplier": w.add_attention_scale, "logits_scaling": w.add_logit_scale}.items():  # fmt: skip
+        if key in c:
+            add(c[key])
+    if c["model_type"] == "phi3":
+        w.add_sliding_window(c.get("sliding_window") or 0)
+    return rotary
+
+
+def main():
+    source, out = Path(sys.argv[1]), sys.argv[2]
+    kind = gguf.GGMLQuantizationType[sys.argv[3] if len(sys.argv) > 3 else "BF16"]
+    c = json.loads((source / "config.json").read_text())
+    tensors = dict(t for f in sorted(source.glob("model*.safetensors")) for t in read_tensors(f))
+    tensors = expand(tensors, c.get("quantization", {}))
+    arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == c["model_type"])
+    names = gguf.get_tensor_name_map(arch, c["num_hidden_layers"])
+    w = gguf.GGUFWriter(out, c["model_type"])
+    rotary = add_config(w, c)
     add_vocabulary(w, c["vocab_size"])
-    if c.get("rope_scaling"):
-        w.add_tensor("rope_freqs.weight", rope_freqs(c, head))
+    add_scaling(w, c, rotary)
     for name, v in tensors.items():
-        if "q_proj" in name:
+        if "q_proj" in name and c["model_type"] in INTERLEAVED:
             v = interleave(v, c["num_attention_heads"])
-        if "k_proj" in name:
+        if "k_proj" in name and c["model_type"] in INTERLEAVED:
             v = interleave(v, c["num_key_value_heads"])
+        name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if v.ndim == 1:
-            w.add_tensor(gguf_name(name), v)
+            w.add_tensor(name, v)
         else:
-            w.add_tensor(gguf_name(name), gguf.quants.quantize(v, kind), raw_dtype=kind)
+            w.add_tensor(name, gguf.quants.quantize(v, kind), raw_dtype=kind)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

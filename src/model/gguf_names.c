@@ -17,6 +17,11 @@ static const pair metadata[] = {
     {"num_key_value_heads", "attention.head_count_kv"},
     {"head_dim", "attention.key_length"},
     {"rms_norm_eps", "attention.layer_norm_rms_epsilon"},
+    {"norm_epsilon", "attention.layer_norm_epsilon"},
+    {"attention_multiplier", "attention.scale"},
+    {"embedding_multiplier", "embedding_scale"},
+    {"residual_multiplier", "residual_scale"},
+    {"logits_scaling", "logit_scale"},
     {"max_position_embeddings", "context_length"},
     {"rope_theta", "rope.freq_base"},
     {"sliding_window", "attention.sliding_window"},
@@ -26,6 +31,7 @@ static const pair scaling_metadata[] = {
     {"rope_type", "rope.scaling.type"},
     {"factor", "rope.scaling.factor"},
     {"original_max_position_embeddings", "rope.scaling.original_context_length"},
+    {"attention_factor", "rope.scaling.attn_factor"},
     {"beta_fast", "rope.scaling.yarn_beta_fast"},
     {"beta_slow", "rope.scaling.yarn_beta_slow"},
 };
@@ -38,25 +44,53 @@ static const pair scaling_tensors[] = {
 /* Flags that a GGUF shows by having the tensor. */
 static const pair bias_tensors[] = {
     {"attention_bias", "blk.0.attn_q.bias"},
+    {"use_bias", "blk.0.attn_q.bias"},
     {"mlp_bias", "blk.0.ffn_up.bias"},
 };
 static const char *const eos_keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
 
 /* Module names; those of layers are below "model.layers.N." and "blk.N.". */
-static const pair llama_names[] = {
+static const pair common_names[] = {
     {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},       {"lm_head", "output"},
     {"input_layernorm", "attn_norm"},     {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
     {"self_attn.v_proj", "attn_v"},       {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
     {"mlp.gate_proj", "ffn_gate"},        {"mlp.up_proj", "ffn_up"},           {"mlp.down_proj", "ffn_down"},
+    {"self_attn.q_norm", "attn_q_norm"},  {"self_attn.k_norm", "attn_k_norm"}, {"self_attn.qkv_proj", "attn_qkv"},
+    {"mlp.gate_up_proj", "ffn_up"},
+};
+static const pair olmo2_names[] = {
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
+};
+static const pair glm4_names[] = {
+    {"post_self_attn_layernorm", "post_attention_norm"},
+    {"post_mlp_layernorm", "post_ffw_norm"},
+};
+static const pair starcoder2_names[] = {
+    {"model.norm.bias", "output_norm.bias"},
+    {"input_layernorm.bias", "attn_norm.bias"},
+    {"post_attention_layernorm.bias", "ffn_norm.bias"},
+    {"mlp.c_fc", "ffn_up"},
+    {"mlp.c_proj", "ffn_down"},
 };
 
+/* names: where an architecture differs from common_names; looked up first. */
+#define OWN(table) table, COUNT(table)
 static const struct architecture {
     const char *name, *model_type;
     const pair *names;
     size_t n_names;
 } architectures[] = {
-    {"llama", "llama", llama_names, COUNT(llama_names)},
+    {"llama", "llama", NULL, 0},
+    {"qwen2", "qwen2", NULL, 0},
+    {"qwen3", "qwen3", NULL, 0},
+    {"smollm3", "smollm3", NULL, 0},
+    {"olmo2", "olmo2", OWN(olmo2_names)},
+    {"granite", "granite", NULL, 0},
+    {"glm4", "glm4", OWN(glm4_names)},
+    {"phi3", "phi3", NULL, 0},
+    {"starcoder2", "starcoder2", OWN(starcoder2_names)},
 };
 
 static const struct architecture *architecture_of(const checkpoint *c) {
@@ -66,14 +100,19 @@ static const struct architecture *architecture_of(const checkpoint *c) {
     return NULL;
 }
 
+static const char *find(const pair *table, size_t n, const char *hf) {
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(hf, table[i].hf)) return table[i].gguf;
+    return NULL;
+}
+
 const char *gguf_name(const checkpoint *c, arena *a, const char *name) {
     const struct architecture *arch = architecture_of(c);
     int layer = -1, rest = 0;
     if (sscanf(name, "model.layers.%d.%n", &layer, &rest) != 1 || !rest) layer = -1, rest = 0;
-    for (size_t i = 0; i < arch->n_names; i++)
-        if (!strcmp(name + rest, arch->names[i].hf))
-            return layer < 0 ? arch->names[i].gguf : arena_printf(a, "blk.%d.%s", layer, arch->names[i].gguf);
-    return NULL;
+    const char *found = find(arch->names, arch->n_names, name + rest);
+    if (!found) found = find(common_names, COUNT(common_names), name + rest);
+    return layer < 0 || !found ? found : arena_printf(a, "blk.%d.%s", layer, found);
 }
 
 /* A small f32 tensor as an array of numbers. */
@@ -140,6 +179,9 @@ const json *gguf_config(const checkpoint *c, arena *a, error *err) {
     int64_t heads = json_int(json_get(json_built(&b), "num_attention_heads"), 0);
     int64_t width = json_int(json_get(json_built(&b), "hidden_size"), 0);
     int64_t head = json_int(json_get(json_built(&b), "head_dim"), heads > 0 ? width / heads : 0);
+    /* What GGUF means where it is silent; the families' own defaults are Hugging Face's. */
+    if (head > 0) json_put(&b, "head_dim", json_of_int(head));
+    if (!json_get(json_built(&b), "num_key_value_heads")) json_put(&b, "num_key_value_heads", json_of_int(heads));
     char key[128];
     snprintf(key, sizeof key, "%s.rope.dimension_count", arch->name);
     int64_t rotary = json_int(json_get(meta, key), head);
