@@ -26,6 +26,19 @@ static const pair metadata[] = {
     {"rope_theta", "rope.freq_base"},
     {"sliding_window", "attention.sliding_window"},
     {"num_local_experts", "expert_count"},
+    {"attn_logit_softcapping", "attn_logit_softcapping"},
+    {"final_logit_softcapping", "final_logit_softcapping"},
+    {"rope_local_base_freq", "rope.freq_base_swa"},
+};
+/* Gemma 4's lengths without "swa" are those of layers that see everything. */
+static const pair gemma4_metadata[] = {
+    {"head_dim", "attention.key_length_swa"},
+    {"global_head_dim", "attention.key_length"},
+    {"num_kv_shared_layers", "attention.shared_kv_layers"},
+    {"hidden_size_per_layer_input", "embedding_length_per_layer_input"},
+    {"num_experts", "expert_count"},
+    {"top_k_experts", "expert_used_count"},
+    {"moe_intermediate_size", "expert_feed_forward_length"},
 };
 static const pair scaling_metadata[] = {
     {"rope_type", "rope.scaling.type"},
@@ -49,6 +62,9 @@ static const pair bias_tensors[] = {
 };
 static const char *const eos_keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
+
+/* Gemma's tokens that end a turn: the metadata names one of them at most. */
+static const char *const eos_texts[] = {"<end_of_turn>", "<turn|>", "<|tool_response>"};
 
 /* Module names; those of layers are below "model.layers.N." and "blk.N.". */
 static const pair common_names[] = {
@@ -75,22 +91,51 @@ static const pair starcoder2_names[] = {
     {"mlp.c_proj", "ffn_down"},
 };
 
+static const pair gemma_names[] = {
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
+    /* Gemma 4 */
+    {"layer_scalar", "layer_output_scale"},
+    {"model.embed_tokens_per_layer", "per_layer_token_embd"},
+    {"model.per_layer_model_projection", "per_layer_model_proj"},
+    {"model.per_layer_projection_norm", "per_layer_proj_norm"},
+    {"per_layer_input_gate", "inp_gate"},
+    {"per_layer_projection", "proj"},
+    {"post_per_layer_input_norm", "post_norm"},
+    {"router.proj", "ffn_gate_inp"},
+    {"router.scale", "ffn_gate_inp.scale"},
+    {"router.per_expert_scale", "ffn_down_exps.scale"},
+    {"pre_feedforward_layernorm_2", "pre_ffw_norm_2"},
+    {"post_feedforward_layernorm_1", "post_ffw_norm_1"},
+    {"post_feedforward_layernorm_2", "post_ffw_norm_2"},
+    {"experts.switch_glu.gate_proj", "ffn_gate_exps"},
+    {"experts.switch_glu.up_proj", "ffn_up_exps"},
+    {"experts.switch_glu.down_proj", "ffn_down_exps"},
+};
+
 /* names: where an architecture differs from common_names; looked up first. */
 #define OWN(table) table, COUNT(table)
 static const struct architecture {
     const char *name, *model_type;
     const pair *names;
     size_t n_names;
+    const pair *metadata; /* in place of the common ones */
+    size_t n_metadata;
 } architectures[] = {
-    {"llama", "llama", NULL, 0},
-    {"qwen2", "qwen2", NULL, 0},
-    {"qwen3", "qwen3", NULL, 0},
-    {"smollm3", "smollm3", NULL, 0},
-    {"olmo2", "olmo2", OWN(olmo2_names)},
-    {"granite", "granite", NULL, 0},
-    {"glm4", "glm4", OWN(glm4_names)},
-    {"phi3", "phi3", NULL, 0},
-    {"starcoder2", "starcoder2", OWN(starcoder2_names)},
+    {"llama", "llama", NULL, 0, NULL, 0},
+    {"qwen2", "qwen2", NULL, 0, NULL, 0},
+    {"qwen3", "qwen3", NULL, 0, NULL, 0},
+    {"smollm3", "smollm3", NULL, 0, NULL, 0},
+    {"olmo2", "olmo2", OWN(olmo2_names), NULL, 0},
+    {"granite", "granite", NULL, 0, NULL, 0},
+    {"glm4", "glm4", OWN(glm4_names), NULL, 0},
+    {"phi3", "phi3", NULL, 0, NULL, 0},
+    {"starcoder2", "starcoder2", OWN(starcoder2_names), NULL, 0},
+    {"gemma", "gemma", NULL, 0, NULL, 0},
+    {"gemma2", "gemma2", OWN(gemma_names), NULL, 0},
+    {"gemma3", "gemma3", OWN(gemma_names), NULL, 0},
+    {"gemma4", "gemma4", OWN(gemma_names), OWN(gemma4_metadata)},
 };
 
 static const struct architecture *architecture_of(const checkpoint *c) {
@@ -140,6 +185,33 @@ static void put_metadata(json_builder *to, const checkpoint *c, const char *arch
     }
 }
 
+/* Which layers have a window: a flag each, or every how many one has none. */
+static void put_windows(json_builder *to, const checkpoint *c, const char *arch) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", arch);
+    const json *pattern = json_get(checkpoint_config(c), key);
+    if (json_is(pattern, JSON_INT)) json_put(to, "sliding_window_pattern", *pattern);
+    if (!json_is(pattern, JSON_ARRAY)) return;
+    json *types = arena_alloc(to->a, pattern->n * sizeof *types);
+    for (uint32_t i = 0; i < pattern->n; i++) {
+        const json *j = &pattern->items[i];
+        bool sliding = json_bool(j, json_int(j, 0) != 0);
+        types[i] = json_of_str(sliding ? STR("sliding_attention") : STR("full_attention"));
+    }
+    json_put(to, "layer_types", (json){.type = JSON_ARRAY, .n = pattern->n, .items = types});
+}
+
+/* A layer with keys and without values takes the keys. */
+static bool lacks_values(const checkpoint *c, int64_t n_layers) {
+    for (int i = 0; i < n_layers; i++) {
+        char k[48], v[48];
+        snprintf(k, sizeof k, "blk.%d.attn_k.weight", i);
+        snprintf(v, sizeof v, "blk.%d.attn_v.weight", i);
+        if (checkpoint_tensor(c, str_of(k)) && !checkpoint_tensor(c, str_of(v))) return true;
+    }
+    return false;
+}
+
 static bool put_scaling(json_builder *to, const checkpoint *c, const char *arch, error *err) {
     json_builder b = {.a = to->a};
     put_metadata(&b, c, arch, scaling_metadata, COUNT(scaling_metadata));
@@ -157,6 +229,23 @@ static bool put_scaling(json_builder *to, const checkpoint *c, const char *arch,
     return true;
 }
 
+static void put_eos(json_builder *to, const json *meta) {
+    json *eos = arena_alloc(to->a, (COUNT(eos_keys) + COUNT(eos_texts)) * sizeof *eos);
+    uint32_t n = 0;
+    for (size_t i = 0; i < COUNT(eos_keys); i++) {
+        const json *id = json_get(meta, eos_keys[i]);
+        if (json_is(id, JSON_INT)) eos[n++] = *id;
+    }
+    const json *tokens = json_get(meta, "tokenizer.ggml.tokens");
+    size_t n_tokens = json_is(tokens, JSON_ARRAY) ? tokens->n : 0;
+    for (size_t k = 0; k < COUNT(eos_texts); k++) {
+        size_t i = 0;
+        while (i < n_tokens && !str_is(json_str(&tokens->items[i], STR("")), eos_texts[k])) i++;
+        if (i < n_tokens) eos[n++] = json_of_int((int64_t)i);
+    }
+    json_put(to, "eos_token_id", (json){.type = JSON_ARRAY, .n = n, .items = eos});
+}
+
 const json *gguf_config(const checkpoint *c, arena *a, error *err) {
     const json *meta = checkpoint_config(c);
     const struct architecture *arch = architecture_of(c);
@@ -172,28 +261,27 @@ const json *gguf_config(const checkpoint *c, arena *a, error *err) {
     }
     json_builder b = {.a = a};
     json_put(&b, "model_type", json_of_str(str_of(arch->model_type)));
+    put_metadata(&b, c, arch->name, arch->metadata, arch->n_metadata); /* of equal keys the first counts */
     put_metadata(&b, c, arch->name, metadata, COUNT(metadata));
+    put_windows(&b, c, arch->name);
     if (!put_scaling(&b, c, arch->name, err)) return NULL;
     const stored_tensor *embedding = checkpoint_tensor(c, STR("token_embd.weight"));
     if (embedding && embedding->ndim == 2) json_put(&b, "vocab_size", json_of_int(embedding->dim[0]));
     int64_t heads = json_int(json_get(json_built(&b), "num_attention_heads"), 0);
     int64_t width = json_int(json_get(json_built(&b), "hidden_size"), 0);
-    int64_t head = json_int(json_get(json_built(&b), "head_dim"), heads > 0 ? width / heads : 0);
+    char key[128];
+    snprintf(key, sizeof key, "%s.attention.key_length", arch->name);
+    int64_t head = json_int(json_get(meta, key), heads > 0 ? width / heads : 0);
     /* What GGUF means where it is silent; the families' own defaults are Hugging Face's. */
     if (head > 0) json_put(&b, "head_dim", json_of_int(head));
     if (!json_get(json_built(&b), "num_key_value_heads")) json_put(&b, "num_key_value_heads", json_of_int(heads));
-    char key[128];
     snprintf(key, sizeof key, "%s.rope.dimension_count", arch->name);
     int64_t rotary = json_int(json_get(meta, key), head);
     if (head > 0 && rotary != head) json_put(&b, "partial_rotary_factor", json_of_real((double)rotary / (double)head));
     for (size_t i = 0; i < COUNT(bias_tensors); i++)
         json_put(&b, bias_tensors[i].hf, json_of_bool(checkpoint_tensor(c, str_of(bias_tensors[i].gguf)) != NULL));
-    json *eos = arena_alloc(a, COUNT(eos_keys) * sizeof *eos);
-    uint32_t n = 0;
-    for (size_t i = 0; i < COUNT(eos_keys); i++) {
-        const json *id = json_get(meta, eos_keys[i]);
-        if (json_is(id, JSON_INT)) eos[n++] = *id;
-    }
-    json_put(&b, "eos_token_id", (json){.type = JSON_ARRAY, .n = n, .items = eos});
+    int64_t n_layers = json_int(json_get(json_built(&b), "num_hidden_layers"), 0);
+    json_put(&b, "attention_k_eq_v", json_of_bool(lacks_values(c, MIN(n_layers, 4096))));
+    put_eos(&b, meta);
     return json_built(&b);
 }

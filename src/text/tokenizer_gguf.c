@@ -213,6 +213,21 @@ static bool build_llama(tokenizer *t, const json *meta, error *err) {
     return true;
 }
 
+/* ---- "gemma4": BPE by merges, over characters as SentencePiece has them -------------------------------------------
+ */
+static bool build_gemma4(tokenizer *t, const json *meta, error *err) {
+    model *m = &t->model;
+    m->kind = MODEL_BPE;
+    m->byte_fallback = m->fuse_unk = true;
+    unk_read(t, meta, "unknown_token_id");
+    if (!m->has_unk) m->has_unk = (m->unk = vocab_find(&m->vocab, STR("<unk>"))) >= 0;
+    model_find_bytes(m);
+    added_read(t, meta);
+    norms_sentencepiece(t, false);
+    decoders_sentencepiece(t, false);
+    return merges_of(t, meta_of(meta, "merges"), "tokenizer.ggml.merges", err);
+}
+
 /* ---- "t5": unigram ------------------------------------------------------------------------------------------------
  */
 static bool charsmap_read(tokenizer *t, const json *meta, error *err) {
@@ -301,8 +316,11 @@ tokenizer *tokenizer_from_gguf(const json *meta, error *err) {
         const char *name;
         bool (*build)(tokenizer *t, const json *meta, error *err);
         bool bos, eos; /* added unless the file says otherwise */
-    } kinds[] = {
-        {"gpt2", build_gpt2, 0, 0}, {"llama", build_llama, 1, 0}, {"t5", build_t5, 0, 1}, {"bert", build_bert, 1, 1}};
+    } kinds[] = {{"gpt2", build_gpt2, 0, 0},
+                 {"llama", build_llama, 1, 0},
+                 {"gemma4", build_gemma4, 1, 0},
+                 {"t5", build_t5, 0, 1},
+                 {"bert", build_bert, 1, 1}};
     str name = json_str(meta_of(meta, "model"), STR("(none)"));
     size_t k = 0;
     while (k < COUNT(kinds) && !str_is(name, kinds[k].name)) k++;
