@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 NAMES = """llama-q4 llama-mixall llama-q1g64 llama_tied-q4 llama_plain-q4 llama_plain-bf16 minicpm5-q4 mistral-q4
-mistral_swa-q4 qwen3_moe-q4 qwen3_5_4b-q4 qwen3_5_27b-q4 qwen3_5_moe-q4 deepseek_v3-q4
+mistral_swa-q4 qwen3_moe-q4 qwen3_5_4b-q4 qwen3_5_27b-q4 qwen3_5_moe-q4 deepseek_v3-q4 glm_dsa-q4
 gemma-q4 gemma2-q4 gemma3_text-q4 gemma3-q4 gemma4_12b-q4 gemma4_e4b-q4 gemma4_e2b-q4 gemma4_26b-q4
 qwen2-q4 qwen3-q4 smollm3-q4 olmo2-q4 granite-q4 glm4-q4 phi3-q4 starcoder2-q4""".split()
 GOLDEN_ONLY = ["llama_tied-bf16"]  # its weights are there as GGUF (tools/make_gguf.py)

@@ -139,7 +139,6 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
     device *d = base->d;
     const int32_t T = s->n_rows, R = s->n_out;
     DEEPSEEK_WORK(WORK_TAKE)
-    tensor score = tensor_rows(m->moe.score, 0, T);
     embed(x, m->tok, 1); /* x [T,D] */
     for (int32_t i = 0; i < m->L; i++) {
         const layer *w = &m->l[i];
@@ -147,8 +146,14 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         mla_project(d, kv, s, h, &m->mla, &w->attention, &m->attention);
         if (!R && i + 1 == m->L) return; /* only the cache was wanted */
         mla_attend(d, kv, s, r, (tensor){0}, &m->mla, &w->attention, &m->attention);
+        if (i + 1 == m->L) { /* the rest is row by row: only the R wanted rows */
+            keep_wanted(r, y);
+            keep_wanted(x, h);
+            DEEPSEEK_WORK(WORK_WANTED)
+        }
         add_rms_norm(h, x, r, w->norm_f, m->eps); /* x += r; h = norm(x) */
         if (w->sparse) {
+            tensor score = tensor_rows(m->moe.score, 0, h.dim[0]);
             linear(score, h, w->router); /* [T,E] */
             moe_forward(d, y, h, score, &w->experts, &m->moe, m->hidden_act);
             add(x, y);
@@ -160,9 +165,8 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         linear(r, gate, w->down);
         add(x, r);
     }
-    gather(tensor_rows(h, 0, R), x);
-    rms_norm(tensor_rows(h, 0, R), tensor_rows(h, 0, R), m->norm, m->eps);
-    linear(logits, tensor_rows(h, 0, R), m->head); /* [R,V] */
+    rms_norm(h, x, m->norm, m->eps);
+    linear(logits, h, m->head); /* [R,V] */
 }
 
 const family family_deepseek_v3 = {"deepseek_v3", sizeof(deepseek), configure, bind, work, forward};

@@ -201,7 +201,6 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
     GLM_WORK(WORK_TAKE)
     const bool active = index_active(s, m->S);
     const float index_eps = base->compat_mlx_lm ? 1e-5f : 1e-6f;
-    tensor score = tensor_rows(m->moe.score, 0, T);
     tensor choice = active ? tensor_i32(chosen.p, T, m->S) : (tensor){0};
     embed(x, m->tok, 1); /* x [T,D] */
     for (int32_t i = 0; i < m->L; i++) {
@@ -222,8 +221,14 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
             index_choose(choice, heads(qi, m->Hi), wi, w->kv_index);
         }
         mla_attend(d, kv, s, r, choice, &m->mla, &w->attention, &m->attention);
+        if (i + 1 == m->L) { /* the rest is row by row: only the R wanted rows */
+            keep_wanted(r, y);
+            keep_wanted(x, h);
+            GLM_WORK(WORK_WANTED)
+        }
         add_rms_norm(h, x, r, w->norm_f, m->eps); /* x += r; h = norm(x) */
         if (w->sparse) {
+            tensor score = tensor_rows(m->moe.score, 0, h.dim[0]);
             linear(score, h, w->router); /* [T,E] */
             moe_forward(d, y, h, score, &w->experts, &m->moe, m->hidden_act);
             add(x, y);
@@ -235,9 +240,8 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         linear(r, gate, w->down);
         add(x, r);
     }
-    gather(tensor_rows(h, 0, R), x);
-    rms_norm(tensor_rows(h, 0, R), tensor_rows(h, 0, R), m->norm, m->eps);
-    linear(logits, tensor_rows(h, 0, R), m->head); /* [R,V] */
+    rms_norm(h, x, m->norm, m->eps);
+    linear(logits, h, m->head); /* [R,V] */
 }
 
 const family family_glm_moe_dsa = {"glm_moe_dsa", sizeof(glm), configure, bind, work, forward};

@@ -277,7 +277,6 @@ void mla_attend(device *d, kv_cache *kv, const step *s, tensor r, tensor chosen,
 #define conv1d(y, x, w, layer)                        op_conv1d_state(d, y, x, w, layer, s)
 #define delta_rule(o, q, k, v, g, beta, tiled, layer) op_delta_rule(d, o, q, k, v, g, beta, tiled, layer, s)
 #define copy(y, x)                                    op_copy(d, y, x)
-#define layer_norm(y, x, w, b, eps)                   op_layer_norm(d, y, x, w, b, eps)
 #define index_choose(chosen, q, w, layer)             op_index_choose(d, chosen, q, w, kv, layer, s)
 #define head_linear(y, x, w)                          op_head_linear(d, y, x, &(w))
 #define gather(y, x)                                  op_gather(d, y, x, s->out) /* the R wanted rows */

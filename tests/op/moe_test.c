@@ -55,7 +55,7 @@ static void want_row(const float *x, int E, int A, const router *r, int *id, dou
         }
         best_of(worth, r->n_groups, ranks);
         for (int i = r->groups_chosen; i < r->n_groups; i++)
-            for (int k = 0; k < per; k++) c[ranks[i] * per + k] = 0;
+            for (int k = 0; k < per; k++) c[ranks[i] * per + k] = r->lost;
     }
     best_of(c, E, order);
     qsort(order, (size_t)A, sizeof *order, rising);
@@ -125,6 +125,9 @@ static void test_router_ties_and_odd_values(void **state) {
     r = (router){.kind = ROUTER_SIGMOID, .scale = 1, .n_groups = 2, .groups_chosen = 1, .bias = bias};
     op_router(dev[0], tensor_i32(id, 1, 1), tensor_f32(w, 1, 1), tensor_f32(y, 1, 4), &r);
     assert_true(id[0] == 2 && w[0] == 0.5f);
+    r.lost = -INFINITY; /* or do not */
+    op_router(dev[0], tensor_i32(id, 1, 1), tensor_f32(w, 1, 1), tensor_f32(y, 1, 4), &r);
+    assert_true(id[0] == 0 && w[0] == 0.5f);
     /* NaN still gives experts that exist, each once. */
     for (int i = 0; i < 8; i++) x[i] = i == 5 ? 0 : NAN;
     r = (router){.kind = ROUTER_SOFTMAX_CHOSEN, .scale = 1};
@@ -252,6 +255,41 @@ static void test_experts_apart(void **state) {
     matrix_free(&m);
 }
 
+/* A matrix for each head: every head of every row against the ordinary product, to the bit; views of wider rows. */
+static void test_heads(void **state) {
+    static const int shapes[][4] = {/* rows, H, N, K */ {1, 1, 16, 32}, {7, 70, 33, 64}, {150, 5, 17, 96}};
+    for (size_t i = 0; i < 2 * COUNT(shapes); i++) {
+        const int *s = shapes[i / 2], rows = s[0], H = s[1], N = s[2], K = s[3], pad = 5;
+        matrix m = matrix_new(i % 2 ? WF_F16 : WF_AFFINE, 4, H, N, K);
+        guarded x = guarded_new(rows * H * (K + pad)), y = guarded_new(rows * H * (N + pad)), row = guarded_new(N);
+        for (int k = 0; k < rows * H * (K + pad); k++) x.p[k] = rnd();
+        for (int l = 0; l < LEVELS; l++) {
+            if (!dev[l]) continue;
+            weight w = pack(dev[l], &m.src);
+            memset(y.p, 0x55, sizeof(float) * (size_t)(rows * H * (N + pad)));
+            float untouched = y.p[N];
+            op_head_linear(dev[l], tensor_cols(tensor_f32(y.p, rows, H, N + pad), 0, N),
+                           tensor_cols(tensor_f32(x.p, rows, H, K + pad), pad, K), &w);
+            check_status(dev[l]);
+            for (int h = 0; h < H; h++) {
+                weight_src one = weight_expert(&m.src, h);
+                weight alone = pack(dev[l], &one);
+                for (int t = 0; t < rows; t++) {
+                    const float *got = y.p + (t * H + h) * (N + pad);
+                    op_linear(dev[l], tensor_f32(row.p, 1, N), tensor_f32(x.p + (t * H + h) * (K + pad) + pad, 1, K),
+                              &alone);
+                    assert_memory_equal(row.p, got, sizeof(float) * (size_t)N);
+                    assert_memory_equal(&untouched, got + N, sizeof untouched);
+                }
+                dev[l]->vt->unpack(dev[l], &alone);
+            }
+            dev[l]->vt->unpack(dev[l], &w);
+        }
+        guarded_free(&x), guarded_free(&y), guarded_free(&row);
+        matrix_free(&m);
+    }
+}
+
 static void test_experts_refused(void **state) {
     matrix m = matrix_new(WF_AFFINE, 4, 3, 16, 32);
     weight w = pack(dev[0], &m.src);
@@ -300,9 +338,10 @@ static void test_sums(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_router),          cmocka_unit_test(test_router_ties_and_odd_values),
-        cmocka_unit_test(test_experts),         cmocka_unit_test(test_experts_apart),
-        cmocka_unit_test(test_experts_refused), cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_router),  cmocka_unit_test(test_router_ties_and_odd_values),
+        cmocka_unit_test(test_experts), cmocka_unit_test(test_experts_apart),
+        cmocka_unit_test(test_heads),   cmocka_unit_test(test_experts_refused),
+        cmocka_unit_test(test_sums),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -251,6 +251,9 @@ static const struct {
     {"qwen3_5-odd", "qwen3_5-odd/golden.bin", false, false, 5e-4},
     {"qwen3_5_moe-odd", "qwen3_5_moe-odd/golden.bin", false, false, 5e-4},
     {"deepseek_v3-q4", "deepseek_v3-q4/golden.bin", false, true, 5e-4},
+    {"deepseek_v3-odd", "deepseek_v3-odd/golden.bin", false, true, 5e-4},
+    {"glm_dsa-q4", "glm_dsa-q4/golden.bin", false, true, 5e-4},
+    {"glm_moe_dsa-odd", "glm_moe_dsa-odd/golden.bin", false, true, 5e-4},
 };
 
 static void golden_f32(void **state) {
@@ -497,6 +500,14 @@ static void describes_state_and_experts(void **state) {
     assert_false(r.m->tied); /* text_config's word, not the root's */
     run_close(&r);
 
+    run_open(&r, "glm_moe_dsa-odd", NUM_DEFAULT, 1, NULL, false);
+    i = model_describe(r.m);
+    assert_string_equal(i->family, "glm_moe_dsa");
+    assert_int_equal(r.spec.n_layers, 3 + 2);
+    assert_int_equal(i->kv_bytes_per_token,
+                     2 * (3 * (32 + 12) + 2 * 20)); /* latents once; two layers have an indexer */
+    run_close(&r);
+
     run_open(&r, "qwen3_moe-q4", NUM_DEFAULT, 1, NULL, false);
     i = model_describe(r.m);
     /* of 8 experts a row reads 2, in 2 layers of three stacks; of the embedding one row */
@@ -608,6 +619,17 @@ static void refusals(void **state) {
     refuses("gemma4_26b-q4", "\"top_k_experts\": 2", "\"top_k_experts\": 7", "7 experts are to be chosen of 6");
     refuses("gemma3-q4", "\"hidden_activation\": \"gelu_pytorch_tanh\"", "\"hidden_activation\": \"gelu_fast\"",
             "hidden_activation is \"gelu_fast\", allowed is one of");
+    refuses("deepseek_v3-q4", "\"noaux_tc\"", "\"greedy\"", "topk_method is \"greedy\", allowed is \"noaux_tc\"");
+    refuses("deepseek_v3-q4", "\"sigmoid\"", "\"softmax\"", "scoring_func is \"softmax\", allowed is \"sigmoid\"");
+    refuses("deepseek_v3-q4", "\"n_group\": 4", "\"n_group\": 3", "n_routed_experts 8 is no multiple of n_group 3");
+    refuses("deepseek_v3-q4", "\"v_head_dim\": 32", "\"v_head_dim\": 48", "self_attn.o_proj has shape");
+    refuses("deepseek_v3-odd", "\"v_head_dim\": 20", "\"v_head_dim\": 21", "self_attn.o_proj has shape");
+    refuses("glm_moe_dsa-odd", "\"index_topk_freq\": 2", "\"index_topk_freq\": 1",
+            "layers.1.self_attn.indexer.wq_b [320, 48] is missing");
+    refuses("glm_moe_dsa-odd", "\"index_topk_freq\": 2", "\"indexer_types\": [\"shared\", \"full\", \"full\"]",
+            "the first layer has no indexer");
+    refuses("glm_moe_dsa-odd", "\"index_topk_freq\": 2", "\"indexer_types\": [\"full\", \"half\", \"full\"]",
+            "indexer_types[1] is \"half\", allowed is full or shared");
     refuses("mistral_swa-q4", "\"sliding_attention\"", "\"slidin\"", "layer_types[1] is \"slidin\"");
 }
 
