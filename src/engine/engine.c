@@ -142,8 +142,7 @@ void engine_close(engine *e) {
     engine_free(e);
 }
 
-/* ---- what callers ask ----------------------------------------------------------------------------------------------
- */
+/* ---- what callers ask -------------------------------------------------------------------------------------------- */
 const model_info *engine_model(const engine *e) {
     return e->info;
 }

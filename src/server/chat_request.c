@@ -432,8 +432,7 @@ bool messages_normalise(arena *a, const json *messages, const json **out, error 
     return true;
 }
 
-/* ---- thinking (spec/http-api.md §3.3) ------------------------------------------------------------------------------
- */
+/* ---- thinking (spec/http-api.md §3.3) ---------------------------------------------------------------------------- */
 /* Families whose template thinks unless told otherwise, and whose users expect it not to. */
 static const char *const quiet_families[] = {"minicpm5", "glm_moe_dsa"};
 

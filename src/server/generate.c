@@ -7,8 +7,7 @@ enum {
     OUT_HIGH = 64 << 10
 }; /* a stream with this much unsent takes no more events; the engine then pauses that generation */
 
-/* ---- settings: request > server flag > generation_config.json > built in (spec §2) ---------------------------------
- */
+/* ---- settings: request > server flag > generation_config.json > built in (spec §2) ------------------------------- */
 static double first_set(double request, double flag, double config, double builtin) {
     if (!isnan(request)) return request;
     if (!isnan(flag)) return flag;

@@ -102,8 +102,7 @@ bool guard_host(http_req *q, error *err);
 bool guard_origin(http_req *q, error *err); /* also sets origin_ok */
 bool guard_key(http_req *q, error *err);
 
-/* ---- the core request, shared by all surfaces (chat_request.c, fields.def) -----------------------------------------
- */
+/* ---- the core request, shared by all surfaces (chat_request.c, fields.def) --------------------------------------- */
 enum { SURFACE_CHAT = 1, SURFACE_COMPLETIONS = 2 };
 enum { STOPS_MAX = 256, STOP_BYTES_MAX = 1024, CHOICES_MAX = 16, BIAS_MAX = 4096 };
 #define INT_UNSET INT64_MIN

@@ -78,8 +78,7 @@ value value_call(core *c, value f, const args *a) {
     }
 }
 
-/* ---- global functions
- * ------------------------------------------------------------------------------------------------ */
+/* ---- global functions -------------------------------------------------------------------------------------------- */
 static value fn_range(core *c, value self, value *v, const args *a) {
     enum { RANGE_MAX = 100000 }; /* the sandbox's */
     int64_t start = 0, stop = index_of(c, v[0], "range()"), step = 1;

@@ -57,8 +57,7 @@ static void enter_function(render *r) {
         jinja_fail(&r->c, "maximum recursion depth exceeded: more than %u calls", r->depth_max);
 }
 
-/* ---- assignment -----------------------------------------------------------------------------------------------------
- */
+/* ---- assignment -------------------------------------------------------------------------------------------------- */
 static void check_namespace(render *r, const node *target) {
     if (target->kind == N_TUPLE)
         for (uint32_t i = 0; i < target->list.n; i++) check_namespace(r, target->list.v[i]);
@@ -154,8 +153,7 @@ static flow exec_if(render *r, const node *n) {
     return FLOW_ON;
 }
 
-/* ---- loops ----------------------------------------------------------------------------------------------------------
- */
+/* ---- loops ------------------------------------------------------------------------------------------------------- */
 /* The next item that passes the loop's own `if`. */
 static bool loop_pull(render *r, jloop *l, value *out) {
     activation *frame = r->frame;
@@ -318,8 +316,7 @@ static flow exec_for(render *r, const node *n) {
     return FLOW_ON;
 }
 
-/* ---- macros ---------------------------------------------------------------------------------------------------------
- */
+/* ---- macros ------------------------------------------------------------------------------------------------------ */
 static value macro_make(render *r, const node *n) {
     jmacro *m = jinja_new(&r->c, jmacro);
     *m = (jmacro){n, r->frame};
@@ -430,8 +427,7 @@ static flow exec_call_block(render *r, const node *n) {
     return FLOW_ON;
 }
 
-/* ---- the rest -------------------------------------------------------------------------------------------------------
- */
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
 static flow exec_output(render *r, const node *n) {
     for (uint32_t i = 0; i < n->list.n; i++) {
         const node *o = n->list.v[i];

@@ -16,8 +16,7 @@ static int64_t integer(core *c, value v, int64_t otherwise, const char *what) {
     return v_is(v, V_MISSING) ? otherwise : index_of(c, v, what);
 }
 
-/* ---- attribute paths: "a.b.0"
- * ------------------------------------------------------------------------------------------ */
+/* ---- attribute paths: "a.b.0" ------------------------------------------------------------------------------------ */
 typedef struct path {
     value *parts;
     size_t n;
@@ -63,8 +62,7 @@ static value path_get(core *c, const path *p, value v) {
     return p->fold ? fold(c, v) : v;
 }
 
-/* ---- generators
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- generators -------------------------------------------------------------------------------------------------- */
 static value generator(core *c, value from, bool (*next)(core *c, jiter *g, value *out), void *state) {
     jiter *g = jinja_new(c, jiter);
     *g = (jiter){.type = "generator", .next = next, .v = from, .state = state};
@@ -294,8 +292,7 @@ FILTER(f_reverse) {
     return g;
 }
 
-/* ---- sorting, grouping, aggregates
- * ------------------------------------------------------------------------------------- */
+/* ---- sorting, grouping, aggregates ------------------------------------------------------------------------------- */
 FILTER(f_sort) {
     jlist *l = list_of(c, self), *paths = list_new(c, 2);
     bool fold = !flag(c, v[1], false);
@@ -421,8 +418,7 @@ FILTER(f_random) {
     jinja_fail(c, "the random filter is not supported: a prompt must not depend on chance");
 }
 
-/* ---- numbers
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 FILTER(f_abs) {
     double d;
     if (v_is(self, V_UNDEFINED)) undefined_fail(c, self);

@@ -178,8 +178,7 @@ FILTER(f_wordcount) {
     return v_int(n);
 }
 
-/* ---- wordwrap
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- wordwrap ---------------------------------------------------------------------------------------------------- */
 typedef struct wrap {
     core *c;
     jstr *s;
@@ -277,8 +276,7 @@ FILTER(f_wordwrap) {
     return v_str(sb_done(&b));
 }
 
-/* ---- HTML and URLs
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- HTML and URLs ----------------------------------------------------------------------------------------------- */
 FILTER(f_striptags) {
     jstr *s = value_str(c, self);
     static const struct { const char *open, *close; } what[] = {{"<!--", "-->"}, {"<", ">"}};
@@ -385,8 +383,7 @@ FILTER(f_filesizeformat) {
     return v_str(str_lit(c, arena_copy(c->a, out, strlen(out))));
 }
 
-/* ---- pprint: repr with sorted keys, one item a line once it is wider than a line
- * ----------------------------------------- */
+/* ---- pprint: repr with sorted keys, one item a line once it is wider than a line --------------------------------- */
 enum { PPRINT_WIDTH = 80 };
 static value sorted_copy(core *c, value v) {
     jinja_guard(c);
@@ -443,8 +440,7 @@ FILTER(f_pprint) {
     return v_str(sb_done(&b));
 }
 
-/* ---- JSON
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 FILTER(f_tojson) {
     json_style s = {.ensure_ascii = flag(c, v[0]), .sort_keys = flag(c, v[3]), .key = str_lit(c, ": ")};
     s.item = str_lit(c, given(v[1]) ? "," : ", ");

@@ -11,8 +11,7 @@
 #include <setjmp.h>
 #include "text.h"
 
-/* ---- failing, memory, guards (jinja_value.c) ----------------------------------------------------------------------
- */
+/* ---- failing, memory, guards (jinja_value.c) --------------------------------------------------------------------- */
 typedef struct core {
     arena *a;   /* owned by the template or the rendering */
     error *err; /* borrows (caller) */
@@ -31,8 +30,7 @@ void jinja_step(core *c, uint64_t n);
 /* Fails when C recursion is deeper than JINJA_STACK bytes: parentheses, macros, data and repr all pass here. */
 void jinja_guard(core *c);
 
-/* ---- strings (jinja_str.c) ----------------------------------------------------------------------------------------
- */
+/* ---- strings (jinja_str.c) --------------------------------------------------------------------------------------- */
 /* Bytes of UTF-8 with their provenance: mask[i] is 1 when byte i came out of a variable. */
 typedef struct jstr {
     const char *p; /* borrows (arena, the template or the caller's JSON) */
@@ -94,8 +92,7 @@ jstr *str_strip(core *c, const jstr *s, const jstr *chars, bool left, bool right
 /* Line boundaries as str.splitlines has them; *end is where the line's text ends; returns where the next begins. */
 size_t str_line(const jstr *s, size_t from, size_t *end);
 
-/* ---- values (jinja_value.c) ---------------------------------------------------------------------------------------
- */
+/* ---- values (jinja_value.c) -------------------------------------------------------------------------------------- */
 typedef enum vtype {
     V_MISSING, /* an unset variable or argument; never seen by a template */
     V_UNDEFINED,
@@ -272,8 +269,7 @@ jstr *value_repr(core *c, value v);
 void float_repr(char out[40], double f);
 const char *text_of(core *c, const jstr *s); /* NUL-terminated copy, shortened, for messages */
 
-/* ---- operations (jinja_ops.c) -------------------------------------------------------------------------------------
- */
+/* ---- operations (jinja_ops.c) ------------------------------------------------------------------------------------ */
 typedef enum binop { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD, OP_POW } binop;
 value op_binary(core *c, binop op, value a, value b);
 value op_unary(core *c, char op, value a);
@@ -285,14 +281,12 @@ bool str_to_float(core *c, const jstr *s, double *out);                 /* Pytho
 value float_to_int(core *c, double f);
 value round_value(core *c, value v, int64_t digits);
 
-/* ---- formatting (jinja_format.c) ----------------------------------------------------------------------------------
- */
+/* ---- formatting (jinja_format.c) --------------------------------------------------------------------------------- */
 value format_percent(core *c, jstr *fmt, value args);
 struct args;
 value format_braces(core *c, jstr *fmt, const struct args *a, value mapping);
 
-/* ---- JSON (jinja_json.c) ------------------------------------------------------------------------------------------
- */
+/* ---- JSON (jinja_json.c) ----------------------------------------------------------------------------------------- */
 typedef struct json_style {
     bool ensure_ascii, sort_keys;
     const jstr *indent;     /* NULL: one line */
@@ -300,8 +294,7 @@ typedef struct json_style {
 } json_style;
 void sb_json(sbuf *b, value v, const json_style *style);
 
-/* ---- calling ------------------------------------------------------------------------------------------------------
- */
+/* ---- calling ----------------------------------------------------------------------------------------------------- */
 /* Arguments as written: positional, then named. */
 typedef struct args {
     value *pos;
@@ -329,16 +322,14 @@ const func_def *test_find(str name);
 value filter_apply(core *c, jstr *name, value v, const args *a);
 bool test_apply(core *c, jstr *name, value v, const args *a);
 
-/* ---- attributes and methods (jinja_attr.c, jinja_methods.c) ---------------------------------------------------------
- */
+/* ---- attributes and methods (jinja_attr.c, jinja_methods.c) ------------------------------------------------------ */
 value get_attr(core *c, value obj, jstr *name);           /* a.b */
 value get_item(core *c, value obj, value key);            /* a[b] */
 bool find_attr(core *c, value obj, str name, value *out); /* what Python's getattr finds, sandbox rules applied */
 const func_def *method_find(value self, str name);
 value str_method(core *c, jstr *s, const char *name, const args *a);
 
-/* ---- the tree -------------------------------------------------------------------------------------------------------
- */
+/* ---- the tree ---------------------------------------------------------------------------------------------------- */
 typedef enum token_type {
     T_EOF,
     T_DATA,
@@ -572,8 +563,7 @@ bool jinja_reads(const jinja *j, str name);
 void jinja_parse_tokens(core *c, const token *t, struct jinja *j);
 void jinja_bind(core *c, struct jinja *j);
 
-/* ---- running (jinja_exec.c, jinja_eval.c) ---------------------------------------------------------------------------
- */
+/* ---- running (jinja_exec.c, jinja_eval.c) ------------------------------------------------------------------------ */
 typedef struct activation {
     struct activation *outer; /* where the function was defined */
     value *slots;

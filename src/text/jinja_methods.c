@@ -13,8 +13,7 @@ static bool given(value v) {
     return !v_is(v, V_MISSING) && !v_is(v, V_NONE);
 }
 
-/* ---- letter case, padding
- * -------------------------------------------------------------------------------------------- */
+/* ---- letter case, padding ---------------------------------------------------------------------------------------- */
 static value cased(core *c, value self, str_case how) {
     sbuf b;
     sb_init(&b, c);
@@ -112,8 +111,7 @@ static value m_expandtabs(core *c, value self, value *v, const args *a) {
     return v_str(sb_done(&b));
 }
 
-/* ---- stripping and splitting
- * ----------------------------------------------------------------------------------------- */
+/* ---- stripping and splitting ------------------------------------------------------------------------------------- */
 static value stripped(core *c, value self, value chars, bool left, bool right) {
     jstr *set = given(chars) ? v_is(chars, V_STR) ? chars.s : NULL : NULL;
     if (given(chars) && !set) {
@@ -266,8 +264,7 @@ static value m_removesuffix(core *c, value self, value *v, const args *a) {
     return v_str(str_sub(c, self.s, 0, has ? self.s->n - p->n : self.s->n));
 }
 
-/* ---- searching
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- searching --------------------------------------------------------------------------------------------------- */
 /* start and end as slices have them, in bytes; false when start is past the end of the string */
 static bool window(core *c, jstr *s, value vstart, value vend, size_t *from, size_t *to) {
     int64_t n = (int64_t)str_chars(s), start = given(vstart) ? index_of(c, vstart, "slice index") : 0;
@@ -387,8 +384,7 @@ static value m_join(core *c, value self, value *v, const args *a) {
     return v_str(sb_done(&b));
 }
 
-/* ---- questions about characters
- * --------------------------------------------------------------------------------------- */
+/* ---- questions about characters ---------------------------------------------------------------------------------- */
 static bool is_alnum(uint32_t cp) {
     return cp != '_' && cp_word(cp);
 }
@@ -564,9 +560,10 @@ MARKUP(capitalize)
 MARKUP(casefold)
 MARKUP(center)
 MARKUP(expandtabs)
-MARKUP(format) MARKUP(join) MARKUP(ljust) MARKUP(lower) MARKUP(lstrip) MARKUP(partition) MARKUP(removeprefix)
-    MARKUP(removesuffix) MARKUP(replace) MARKUP(rjust) MARKUP(rpartition) MARKUP(rsplit) MARKUP(rstrip) MARKUP(split)
-        MARKUP(splitlines) MARKUP(strip) MARKUP(swapcase) MARKUP(title) MARKUP(upper) MARKUP(zfill) static value
+MARKUP(format)
+MARKUP(join) MARKUP(ljust) MARKUP(lower) MARKUP(lstrip) MARKUP(partition) MARKUP(removeprefix) MARKUP(removesuffix)
+    MARKUP(replace) MARKUP(rjust) MARKUP(rpartition) MARKUP(rsplit) MARKUP(rstrip) MARKUP(split) MARKUP(splitlines)
+        MARKUP(strip) MARKUP(swapcase) MARKUP(title) MARKUP(upper) MARKUP(zfill) static value
     k_striptags(core *c, value self, value *v, const args *a) {
     return filter_apply(c, str_lit(c, "striptags"), self, a);
 }
@@ -600,8 +597,7 @@ static const func_def markup_methods[] = {
     {0},
 };
 
-/* ---- lists, tuples, ranges
- * --------------------------------------------------------------------------------------------- */
+/* ---- lists, tuples, ranges --------------------------------------------------------------------------------------- */
 static value l_count(core *c, value self, value *v, const args *a) {
     int64_t n = 0;
     iter it;
@@ -631,8 +627,7 @@ static const func_def tuple_methods[] = {
     {"count", l_count, "value!/"}, {"index", l_index, "value!/ start/ stop/"}, {0}};
 static const func_def range_methods[] = {{"count", l_count, "value!/"}, {"index", l_index, "value!/"}, {0}};
 
-/* ---- dictionaries
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- dictionaries ------------------------------------------------------------------------------------------------ */
 static value d_get(core *c, value self, value *v, const args *a) {
     const value *got = dict_find(c, self.dict, v[0]);
     return got ? *got : v_is(v[1], V_MISSING) ? v_none() : v[1];
@@ -674,8 +669,7 @@ static const func_def dict_methods[] = {
     {0},
 };
 
-/* ---- numbers, loops, cyclers
- * -------------------------------------------------------------------------------------------- */
+/* ---- numbers, loops, cyclers ------------------------------------------------------------------------------------- */
 static value n_is_integer(core *c, value self, value *v, const args *a) {
     return v_bool(self.f - self.f == 0 && self.f == __builtin_floor(self.f));
 }

@@ -200,8 +200,7 @@ value op_unary(core *c, char op, value a) {
     return v;
 }
 
-/* ---- slices
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- slices ------------------------------------------------------------------------------------------------------ */
 static int64_t bound(core *c, value v, int64_t n, int64_t otherwise, bool down) {
     int64_t i;
     if (v_is(v, V_NONE)) return otherwise;
@@ -264,8 +263,7 @@ value op_slice(core *c, value obj, value vstart, value vstop, value vstep) {
     return v_is(obj, V_LIST) ? v_list(l) : v_tuple(l);
 }
 
-/* ---- numbers
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 /* Text of a number without white space around it and with its underscores (between digits only) taken out. */
 static bool clean(const jstr *s, char *out, size_t cap) {
     size_t from = 0, to = s->n, n = 0;

@@ -389,8 +389,7 @@ void jinja_parse_tokens(core *c, const token *t, struct jinja *j) {
     j->names = p.names;
 }
 
-/* ---- entry points --------------------------------------------------------------------------------------------------
- */
+/* ---- entry points ------------------------------------------------------------------------------------------------ */
 /* Line ends become \n and one final line end is dropped, before anything else looks at the text. */
 static str normalise(core *c, str s) {
     char *out = jinja_alloc(c, s.n + 1);

@@ -3,8 +3,7 @@
 #include <utf8proc.h>
 #include "jinja_internal.h"
 
-/* ---- characters -----------------------------------------------------------------------------------------------------
- */
+/* ---- characters -------------------------------------------------------------------------------------------------- */
 uint32_t u8_next(const char *p, size_t n, size_t *i) {
     const uint8_t *s = (const uint8_t *)p + *i;
     size_t left = n - *i;
@@ -69,8 +68,7 @@ bool cp_printable(uint32_t cp) {
            k != UTF8PROC_CATEGORY_ZP && k != UTF8PROC_CATEGORY_ZS;
 }
 
-/* ---- strings --------------------------------------------------------------------------------------------------------
- */
+/* ---- strings ----------------------------------------------------------------------------------------------------- */
 /* Storage with room behind: a string that ends where `used` ends may be extended in place. */
 typedef struct grow {
     char *p;
@@ -187,8 +185,7 @@ size_t str_rsearch(core *c, const jstr *s, const jstr *what, size_t end) {
     return SIZE_MAX;
 }
 
-/* ---- building -------------------------------------------------------------------------------------------------------
- */
+/* ---- building ---------------------------------------------------------------------------------------------------- */
 void sb_init(sbuf *b, core *c) {
     *b = (sbuf){.c = c};
 }
@@ -326,8 +323,7 @@ size_t str_line(const jstr *s, size_t from, size_t *end) {
     return *end = s->n;
 }
 
-/* ---- letter case ----------------------------------------------------------------------------------------------------
- */
+/* ---- letter case ------------------------------------------------------------------------------------------------- */
 /* Characters whose upper case is several (Unicode SpecialCasing.txt, the unconditional entries); title case where it
  * differs. */
 static const struct special {

@@ -7,8 +7,7 @@
 #include <xxhash.h>
 #include "jinja_internal.h"
 
-/* ---- failing and guards
- * ---------------------------------------------------------------------------------------------- */
+/* ---- failing and guards ------------------------------------------------------------------------------------------ */
 void jinja_fail(core *c, const char *fmt, ...) {
     char msg[512];
     va_list ap;
@@ -47,8 +46,7 @@ const char *text_of(core *c, const jstr *s) {
     return arena_printf(c->a, "%.*s%s", (int)MIN(s->n, (size_t)300), s->p, s->n > 300 ? "..." : "");
 }
 
-/* ---- undefined
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- undefined --------------------------------------------------------------------------------------------------- */
 static value undef_new(core *c, const char *hint, value obj, value name) {
     jundef *u = jinja_new(c, jundef);
     *u = (jundef){hint, obj, name};
@@ -113,8 +111,7 @@ const char *type_repr(core *c, value v) {
     return arena_printf(c->a, "%s%s object", module, type_name(v));
 }
 
-/* ---- lists
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
 jlist *list_new(core *c, size_t cap) {
     jlist *l = jinja_new(c, jlist);
     l->cap = cap;
@@ -147,8 +144,7 @@ jlist *tuple2(core *c, value a, value b) {
     return l;
 }
 
-/* ---- dictionaries
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- dictionaries ------------------------------------------------------------------------------------------------ */
 enum { DICT_SMALL = 8 };
 
 uint64_t value_hash(core *c, value v) {
@@ -264,8 +260,7 @@ value value_of_json(core *c, const json *j, uint8_t user) {
     return v_none();
 }
 
-/* ---- truth, equality, order
- * ------------------------------------------------------------------------------------------ */
+/* ---- truth, equality, order -------------------------------------------------------------------------------------- */
 int64_t value_len(core *c, value v) {
     switch (v.type) {
     case V_UNDEFINED: return 0;
@@ -448,8 +443,7 @@ bool value_in(core *c, value item, value container) {
     return false;
 }
 
-/* ---- walking
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- walking ----------------------------------------------------------------------------------------------------- */
 value range_at(const jrange *r, int64_t i) {
     return v_int(r->start + i * r->step);
 }
@@ -540,8 +534,7 @@ void value_sort(core *c, value *v, value *keys, size_t n, bool reverse) {
     }
 }
 
-/* ---- printing
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 /* Shortest digits that read back the same, laid out as Python's repr. */
 void float_repr(char out[40], double f) {
     if (isnan(f) || isinf(f)) {

@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include "tokenizer.h"
 
-/* ---- tekken.json: byte-level tokens by rank ------------------------------------------------------------------------
- */
+/* ---- tekken.json: byte-level tokens by rank ---------------------------------------------------------------------- */
 static void spell(str bytes, buf *out) {
     for (size_t i = 0; i < bytes.n; i++) {
         char c[4];
@@ -132,8 +131,7 @@ tokenizer *tokenizer_from_tekken(const json *file, error *err) {
     return NULL;
 }
 
-/* ---- SentencePiece .model ------------------------------------------------------------------------------------------
- */
+/* ---- SentencePiece .model ---------------------------------------------------------------------------------------- */
 typedef struct wire { /* one protocol buffer message */
     const uint8_t *p, *end;
     uint32_t field, type;

@@ -99,8 +99,7 @@ static void added_read(tokenizer *t, const json *meta) {
     }
 }
 
-/* ---- "gpt2": byte-level BPE ---------------------------------------------------------------------------------------
- */
+/* ---- "gpt2": byte-level BPE -------------------------------------------------------------------------------------- */
 static bool splits_add(tokenizer *t, const json *meta, error *err) {
     str name = json_str(meta_of(meta, "pre"), STR("default"));
     char key[80];
@@ -132,8 +131,7 @@ static bool build_gpt2(tokenizer *t, const json *meta, error *err) {
     return merges_of(t, meta_of(meta, "merges"), "tokenizer.ggml.merges", err) && splits_add(t, meta, err);
 }
 
-/* ---- "llama": SentencePiece BPE by scores --------------------------------------------------------------------------
- */
+/* ---- "llama": SentencePiece BPE by scores ------------------------------------------------------------------------ */
 static int score_order(const void *a, const void *b, void *score) {
     double x = ((const double *)score)[*(const int32_t *)a], y = ((const double *)score)[*(const int32_t *)b];
     return x != y ? (x > y ? -1 : 1) : 0;
@@ -213,8 +211,7 @@ static bool build_llama(tokenizer *t, const json *meta, error *err) {
     return true;
 }
 
-/* ---- "gemma4": BPE by merges, over characters as SentencePiece has them -------------------------------------------
- */
+/* ---- "gemma4": BPE by merges, over characters as SentencePiece has them ------------------------------------------ */
 static bool build_gemma4(tokenizer *t, const json *meta, error *err) {
     model *m = &t->model;
     m->kind = MODEL_BPE;
@@ -228,8 +225,7 @@ static bool build_gemma4(tokenizer *t, const json *meta, error *err) {
     return merges_of(t, meta_of(meta, "merges"), "tokenizer.ggml.merges", err);
 }
 
-/* ---- "t5": unigram ------------------------------------------------------------------------------------------------
- */
+/* ---- "t5": unigram ----------------------------------------------------------------------------------------------- */
 static bool charsmap_read(tokenizer *t, const json *meta, error *err) {
     const json *list = meta_of(meta, "precompiled_charsmap");
     if (!list || list->n == 0) return true;
@@ -262,8 +258,7 @@ static bool build_t5(tokenizer *t, const json *meta, error *err) {
     return true;
 }
 
-/* ---- "bert": WordPiece ---------------------------------------------------------------------------------------------
- */
+/* ---- "bert": WordPiece ------------------------------------------------------------------------------------------- */
 /* The file marks the first piece of a word by U+2581 and later ones not at all; here later ones have "##". */
 static bool build_bert(tokenizer *t, const json *meta, error *err) {
     const json *types = meta_of(meta, "token_type");
@@ -296,8 +291,7 @@ static bool build_bert(tokenizer *t, const json *meta, error *err) {
     return ok;
 }
 
-/* ---- the whole -----------------------------------------------------------------------------------------------------
- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 static void post_read(tokenizer *t, const json *meta, bool bos, bool eos) {
     int32_t item[3], n = 0;
     int32_t sep = (int32_t)json_int(meta_of(meta, "seperator_token_id"), -1); /* spelled so in the files */

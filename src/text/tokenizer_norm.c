@@ -106,8 +106,7 @@ static void strip(const norm *o, const masked *in, masked *out) {
     copy(in, from, to, out);
 }
 
-/* ---- SentencePiece's precompiled map ------------------------------------------------------------------------------
- */
+/* ---- SentencePiece's precompiled map ----------------------------------------------------------------------------- */
 /* The double array's shortest or longest key that s starts with: its length, 0 when there is none, and its replacement
  * (text up to NUL). */
 static size_t charsmap_find(const charsmap *m, str s, str *to) {

@@ -58,8 +58,7 @@ struct engine {
     gen_defaults defaults;
 };
 
-/* ---- the tokenizer: one token a byte, and four special ones --------------------------------------------------------
- */
+/* ---- the tokenizer: one token a byte, and four special ones ------------------------------------------------------ */
 static void byte_name(buf *out, int b) { /* GPT-2's printable stand-ins */
     static int extra[256], ready;
     if (!ready++)
@@ -181,8 +180,7 @@ static void plan_reply(gen *g) {
     buf_free(&text);
 }
 
-/* ---- events, with the engine's lock held ---------------------------------------------------------------------------
- */
+/* ---- events, with the engine's lock held ------------------------------------------------------------------------- */
 static event *push(gen *g, gen_event_kind kind) {
     event *v = &g->queue[(g->head + g->n++) % EVENTS_MAX];
     *v = (event){.ev = {.kind = kind}};

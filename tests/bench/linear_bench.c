@@ -61,8 +61,7 @@ static double median(double *v, int n) {
     return v[n / 2];
 }
 
-/* ---- limits
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- limits ------------------------------------------------------------------------------------------------------ */
 typedef struct limits_job {
     const uint8_t *p;
     size_t bytes_each;
@@ -99,8 +98,7 @@ static double peak_rate(pool *threads) { /* G byte multiply-adds/s */
     return 64.0 * 12 * PEAK_ROUNDS * n / (double)(clock_ns() - t);
 }
 
-/* ---- products
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 static weight_src source(const format_row *f, int N, int K) {
     return (weight_src){f->format, 1, N, K, f->bits, f->group, codes, scales, scales, f->scale, f->name};
 }

@@ -10,8 +10,7 @@
 #include <sys/mman.h>
 #include "../../src/device/cpu/linear.h"
 
-/* ---- memory that ends at a page which cannot be touched
- * -------------------------------------------------------------- */
+/* ---- memory that ends at a page which cannot be touched ---------------------------------------------------------- */
 typedef struct guarded {
     uint8_t *map;
     size_t bytes;
@@ -31,8 +30,7 @@ static void guarded_free(guarded *g) {
     *g = (guarded){0};
 }
 
-/* ---- random matrices
- * ------------------------------------------------------------------------------------------------- */
+/* ---- random matrices --------------------------------------------------------------------------------------------- */
 static uint64_t seed = 1;
 static uint32_t rnd(void) {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -142,8 +140,7 @@ static void matrix_free(matrix *m) {
     guarded_free(&m->biases);
 }
 
-/* ---- devices
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 static const char *const levels[] = {"ref", "avx2", "avx512"};
 enum { LEVELS = 3, MODES = 3 /* numerics: default, f32, int8 */, ROWS_MAX = 200 };
 static device *devices[LEVELS][MODES];

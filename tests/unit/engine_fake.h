@@ -181,8 +181,7 @@ static engine *fake_open(const engine_opts *o, error *err) {
     return engine_start(&parts, o, err);
 }
 
-/* ---- text: token v is one letter; a stop string of one letter ends
- * ---------------------------------------------------- */
+/* ---- text: token v is one letter; a stop string of one letter ends ----------------------------------------------- */
 struct output {
     char stop[8];
     char letter;

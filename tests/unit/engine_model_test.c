@@ -25,8 +25,7 @@ static engine *open_or_fail(const engine_opts *o) {
     return e;
 }
 
-/* ---- goldens
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- goldens ----------------------------------------------------------------------------------------------------- */
 static double worst(const float *a, const float *b, size_t n) {
     double most = 0;
     for (size_t i = 0; i < n; i++) most = fmax(most, fabs((double)a[i] - (double)b[i]));
@@ -66,8 +65,7 @@ static void goldens_through_the_engine(void **state) {
     golden_one("mistral_swa-q4");
 }
 
-/* ---- promise 2
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- promise 2 --------------------------------------------------------------------------------------------------- */
 typedef struct outcome {
     int32_t token[96];
     float logprob[96];
@@ -165,8 +163,7 @@ static void same_bits_in_company(void **state) {
     company(DATA "minicpm5-q4", NUM_INT8);
 }
 
-/* ---- opening
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 static void refusals(void **state) {
     error err = {0};
     assert_null(engine_open(&(engine_opts){.model_path = DATA "nothing-here"}, &err));
@@ -189,8 +186,7 @@ static void the_checkpoint_speaks(void **state) {
     engine_close(e);
 }
 
-/* ---- a decode step allocates nothing, the reply machine included
- * --------------------------------------------------------- */
+/* ---- a decode step allocates nothing, the reply machine included ------------------------------------------------- */
 static void decoding_allocates_nothing(void **state) {
 #ifdef COUNTS_ALLOCATIONS
     enum { STREAMS = 3 };

@@ -7,8 +7,7 @@
 #include "count_allocations.h"
 #include "engine_fake.h"
 
-/* ---- helpers
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
 static uint64_t rng = 1;
 static int32_t random_below(int32_t n) {
     rng = rng * 6364136223846793005u + 1442695040888963407u;
@@ -99,8 +98,7 @@ static void wait_steps(int n) {
     assert_true(fake.steps >= n);
 }
 
-/* ---- promise 2
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- promise 2 --------------------------------------------------------------------------------------------------- */
 static void request_random(request *q, int i) {
     request_make(q, 1 + random_below(i % 3 ? 90 : 600), random_below(120));
     sampling *s = &q->o.sample;
@@ -218,8 +216,7 @@ static void preempted_streams_say_the_same(void **state) {
     }
 }
 
-/* ---- how requests end
- * -------------------------------------------------------------------------------------------------- */
+/* ---- how requests end -------------------------------------------------------------------------------------------- */
 static void eos_ends_and_is_not_emitted(void **state) {
     fake_reset();
     engine_opts o = fake_opts();
@@ -358,8 +355,7 @@ static void a_broken_device_ends_all(void **state) {
     engine_close(e);
 }
 
-/* ---- cancelling, leaving, closing
- * --------------------------------------------------------------------------------------- */
+/* ---- cancelling, leaving, closing -------------------------------------------------------------------------------- */
 static void cancel_takes_one_step(void **state) {
     fake_reset();
     fake.step_us = 3000;
@@ -448,8 +444,7 @@ static void closing_ends_what_runs(void **state) {
     }
 }
 
-/* ---- readers
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- readers ----------------------------------------------------------------------------------------------------- */
 static void a_slow_reader_stops_nobody(void **state) {
     enum { SLOW = 3 };
     fake_reset();
@@ -515,8 +510,7 @@ static void wake_is_called_until_free(void **state) {
     engine_close(e);
 }
 
-/* ---- many clients at once, some rude
- * ------------------------------------------------------------------------------------- */
+/* ---- many clients at once, some rude ----------------------------------------------------------------------------- */
 enum { CLIENTS = 4, KINDS = 12 };
 static request life_q[KINDS];
 static result life_lone[KINDS];
@@ -590,8 +584,7 @@ static void many_clients(void **state) {
     }
 }
 
-/* ---- fairness
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- fairness ---------------------------------------------------------------------------------------------------- */
 static void a_long_prompt_delays_nobody_for_long(void **state) {
     fake_reset();
     fake.row_us = 2000; /* 64 rows would be 128 ms */
@@ -676,8 +669,7 @@ static void logprobs_come_with_tokens(void **state) {
     engine_close(e);
 }
 
-/* ---- refusals
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 static void what_is_refused(void **state) {
     fake_reset();
     fake.context = 4096;
@@ -741,8 +733,7 @@ static void what_is_refused(void **state) {
     assert_int_equal(err.code, ERR_MEMORY);
 }
 
-/* ---- a decode step allocates nothing
- * ---------------------------------------------------------------------------------------- */
+/* ---- a decode step allocates nothing ----------------------------------------------------------------------------- */
 static void decoding_allocates_nothing(void **state) {
 #ifdef COUNTS_ALLOCATIONS
     fake_reset();

@@ -54,8 +54,7 @@ static void as_jinja2(void **state) {
     assert_int_equal(failed, 0);
 }
 
-/* ---- chat templates
- * --------------------------------------------------------------------------------------------------- */
+/* ---- chat templates ---------------------------------------------------------------------------------------------- */
 static uint64_t fnv1a(str s) {
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t i = 0; i < s.n; i++) h = (h ^ (uint8_t)s.p[i]) * 0x100000001b3u;
@@ -135,8 +134,7 @@ static void chat_templates(void **state) {
     assert_int_equal(passed, 2125);
 }
 
-/* ---- limits
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- limits ------------------------------------------------------------------------------------------------------ */
 static void limits_stop(void **state) {
     static const struct {
         const char *source, *says;
@@ -238,8 +236,7 @@ static void errors_name_lines(void **state) {
     buf_free(&out);
 }
 
-/* ---- provenance
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- provenance -------------------------------------------------------------------------------------------------- */
 /* x is the user's "Ab,cd": the expected text has user bytes in upper-case U's place: `marks` holds one letter a byte.
  */
 static void where_bytes_come_from(void **state) {

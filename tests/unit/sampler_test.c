@@ -36,8 +36,7 @@ static sampler_out pick(const float *x, const sampling *s, uint64_t seed, uint64
     return out;
 }
 
-/* ---- the plain version: which tokens may come out -------------------------------------------------------------------
- */
+/* ---- the plain version: which tokens may come out ---------------------------------------------------------------- */
 typedef struct ranked {
     double p;
     float x;
@@ -165,8 +164,7 @@ static void seeds_decide(void **state) {
     close_vocab();
 }
 
-/* ---- bias and penalties ---------------------------------------------------------------------------------------------
- */
+/* ---- bias and penalties ------------------------------------------------------------------------------------------ */
 static void penalties_change_the_row(void **state) {
     enum { V = 8 };
     open_vocab(V);
@@ -243,8 +241,7 @@ static void logprobs_are_those_after_penalties(void **state) {
     close_vocab();
 }
 
-/* ---- odd rows -------------------------------------------------------------------------------------------------------
- */
+/* ---- odd rows ---------------------------------------------------------------------------------------------------- */
 static void odd_rows(void **state) {
     for (int32_t v = 1; v < 40; v++) {
         open_vocab(v);

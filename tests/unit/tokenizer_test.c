@@ -188,8 +188,7 @@ static void marks_survive_normalizers(void **state) {
     tokenizer_free(t);
 }
 
-/* ---- cases of other servers' faults --------------------------------------------------------------------------------
- */
+/* ---- cases of other servers' faults ------------------------------------------------------------------------------ */
 static void added_token_spaces(void **state) {
     tokenizer *t = tokenizer_bytes_with(NULL, 0,
                                         "{\"content\":\"<|user|>\",\"rstrip\":true,\"special\":true},"

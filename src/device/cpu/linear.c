@@ -23,8 +23,7 @@ lin_part lin_part_of(tensor y, const weight *w) {
     return (lin_part){.w = w->packed, .bias = w->bias.p, .y = y.p, .y_stride = y.stride[0]};
 }
 
-/* ---- scratch: for each class x, then a, c and hl ------------------------------------------------------------------
- */
+/* ---- scratch: for each class x, then a, c and hl ----------------------------------------------------------------- */
 static int32_t chunks_of(int32_t n_in) {
     return n_in / LIN_COLS + (n_in % LIN_COLS != 0);
 }
@@ -54,8 +53,7 @@ bool lin_scratch_grow(cpu_device *d, lin_class class, int32_t n_in, error *err) 
     return true;
 }
 
-/* ---- one call ------------------------------------------------------------------------------------------------------
- */
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
 typedef struct job {
     const lin_kernels *k;
     const float *x;
@@ -173,8 +171,7 @@ void lin_run(device *d, const lin_kernels *k, const float *x, int64_t x_stride, 
     pool_run(d->threads, j.n_tasks, panel_range, &j);
 }
 
-/* ---- embedding ------------------------------------------------------------------------------------------------------
- */
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
 typedef struct embed_job {
     const lin_kernels *k;
     tensor y;

@@ -9,8 +9,7 @@
 
 #define INL static inline __attribute__((always_inline))
 
-/* ---- activations: [group][row][cols] of int16, each four as 0 2 1 3; or [chunk][row][64] of f32 ---------------------
- */
+/* ---- activations: [group][row][cols] of int16, each four as 0 2 1 3; or [chunk][row][64] of f32 ------------------ */
 static void code_f32(const lin_block *b, int r, const float *x, int n_in) {
     for (int32_t c = 0; c < b->n_chunks; c++) {
         float *to = (float *)b->x + ((size_t)c * (size_t)b->n + (size_t)r) * LIN_COLS;
@@ -68,8 +67,7 @@ static void code(const lin_block *b, int r, const float *x, int n_in) {
     }
 }
 
-/* ---- weights -------------------------------------------------------------------------------------------------------
- */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 /* One plane of `bits` bits -> 16 steps of 64 bytes, shifted up to bit `to`. */
 INL const uint8_t *plane_read(const uint8_t *p, int bits, int to, uint8_t *q, bool first) {
     const int n = LIN_STEPS * bits / 8;
@@ -208,8 +206,7 @@ static void chunk_f32(const cpu_packed *w, const uint8_t *panel, int chunk, floa
     }
 }
 
-/* ---- products in f32 -----------------------------------------------------------------------------------------------
- */
+/* ---- products in f32 --------------------------------------------------------------------------------------------- */
 INL void f32_tile(const int M, const float *f, const float *x, float *acc) {
     __m256 even[6], odd[6];
 #pragma GCC unroll 8
@@ -240,8 +237,7 @@ static void panel_f32(const cpu_packed *w, const uint8_t *panel, const lin_block
     }
 }
 
-/* ---- products in integers ------------------------------------------------------------------------------------------
- */
+/* ---- products in integers ---------------------------------------------------------------------------------------- */
 /* M rows times one group of KS steps, for 8 of the panel's rows (half). */
 INL void int_tile(const int M, const int KS, const uint8_t *steps, const lin_block *b, size_t at,
                   const group_scales *sc, int half, bool offset, __m256i zero, float *acc) {

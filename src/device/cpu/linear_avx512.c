@@ -12,8 +12,7 @@
 #define DPBUSD(acc, w, p) __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*(const int32_t *)(p)))
 #define DPWSSD(acc, w, p) __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*(const int32_t *)(p)))
 
-/* ---- activations: [group][row]{H bytes[cols], L bytes[cols]}, one plane: L only; or [chunk][row][64] of f32 ---------
- */
+/* ---- activations: [group][row]{H bytes[cols], L bytes[cols]}, one plane: L only; or [chunk][row][64] of f32 ------ */
 static void code_f32(const lin_block *b, int r, const float *x, int n_in) {
     for (int32_t c = 0; c < b->n_chunks; c++) {
         float *to = (float *)b->x + ((size_t)c * (size_t)b->n + (size_t)r) * LIN_COLS;
@@ -59,8 +58,7 @@ static void code(const lin_block *b, int r, const float *x, int n_in) {
     }
 }
 
-/* ---- weights -------------------------------------------------------------------------------------------------------
- */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 /* One plane of `bits` bits -> 16 steps, shifted up to bit `to`. */
 INL const uint8_t *plane_read(const uint8_t *p, int bits, int to, __m512i q[LIN_STEPS], bool first) {
     const int n = LIN_STEPS * bits / 8;
@@ -213,8 +211,7 @@ static void chunk_f32(const cpu_packed *w, const uint8_t *panel, int chunk, floa
  * way than the processor's own prefetching of one stream, which reached two thirds of the bandwidth. */
 enum { AHEAD = 1024 /* bytes of codes */ };
 
-/* ---- products in f32 -----------------------------------------------------------------------------------------------
- */
+/* ---- products in f32 --------------------------------------------------------------------------------------------- */
 INL void f32_tile(const int M, const float *f, const float *x, float *acc) {
     __m512 even[12], odd[12];
 #pragma GCC unroll 16
@@ -279,8 +276,7 @@ static void panels_f32(const cpu_packed *w, const uint8_t *panel, int n_panels, 
         }
 }
 
-/* ---- products in integers ------------------------------------------------------------------------------------------
- */
+/* ---- products in integers ---------------------------------------------------------------------------------------- */
 /* (−128·z, −z) as 16-bit pairs: times (ΣH, ΣL) it is −z·ΣX. */
 INL __m512i zero_pair(const cpu_packed *w) {
     return _mm512_set1_epi32((int32_t)((uint32_t)(-128 * w->zero) << 16 | (uint16_t)-w->zero));
@@ -436,13 +432,14 @@ typedef void one_fn(const cpu_packed *w, const uint8_t *panel, int n_panels, con
         else                                                                                                     \
             one_row(BITS, LOOKUP, KS, 2, OFFSET, w, panel, n_panels, b, acc);                                    \
     }
-#define ONE_LIST(X)                                                                                       \
-    X(1, 0, 16, 1)                                                                                        \
-    X(2, 0, 16, 1)                                                                                        \
-    X(3, 0, 16, 1)                                                                                        \
-    X(4, 0, 16, 1) X(5, 0, 16, 1) X(6, 0, 16, 1) X(8, 0, 16, 1) X(1, 0, 8, 1) X(2, 0, 8, 1) X(3, 0, 8, 1) \
-        X(4, 0, 8, 1) X(5, 0, 8, 1) X(6, 0, 8, 1) X(8, 0, 8, 1) X(4, 0, 8, 0) X(5, 0, 8, 0) X(8, 0, 8, 0) \
-            X(4, 1, 8, 0) X(2, 0, 4, 1) X(3, 0, 4, 0) X(6, 0, 4, 0) X(4, 1, 4, 0)
+#define ONE_LIST(X)                                                                                                    \
+    X(1, 0, 16, 1)                                                                                                     \
+    X(2, 0, 16, 1)                                                                                                     \
+    X(3, 0, 16, 1)                                                                                                     \
+    X(4, 0, 16, 1)                                                                                                     \
+    X(5, 0, 16, 1) X(6, 0, 16, 1) X(8, 0, 16, 1) X(1, 0, 8, 1) X(2, 0, 8, 1) X(3, 0, 8, 1) X(4, 0, 8, 1) X(5, 0, 8, 1) \
+        X(6, 0, 8, 1) X(8, 0, 8, 1) X(4, 0, 8, 0) X(5, 0, 8, 0) X(8, 0, 8, 0) X(4, 1, 8, 0) X(2, 0, 4, 1)              \
+            X(3, 0, 4, 0) X(6, 0, 4, 0) X(4, 1, 4, 0)
 ONE_LIST(ONE)
 /* Code width, lookup, steps a group, offset: all the formats there are. */
 #define ONE_ENTRY(BITS, LOOKUP, KS, OFFSET) {BITS, LOOKUP, KS, OFFSET, one_##BITS##_##LOOKUP##_##KS##_##OFFSET},

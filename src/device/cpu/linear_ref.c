@@ -9,8 +9,7 @@
 #include "../internal.h"
 #include "linear.h"
 
-/* ---- activations: x is [group][row][cols] of int16, or [chunk][row][64] of f32 -------------------------------------
- */
+/* ---- activations: x is [group][row][cols] of int16, or [chunk][row][64] of f32 ----------------------------------- */
 static void code_f32(const lin_block *b, int r, const float *x, int n_in) {
     for (int32_t k = 0; k < b->n_chunks * LIN_COLS; k++) {
         float *to = (float *)b->x + ((size_t)(k / LIN_COLS) * (size_t)b->n + (size_t)r) * LIN_COLS;
@@ -45,8 +44,7 @@ static void code(const lin_block *b, int r, const float *x, int n_in) {
     }
 }
 
-/* ---- weights
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 /* Bits of one plane, added to the codes [16 steps][16 rows][4] from bit `to` up. Returns the plane's end. */
 static const uint8_t *plane_read(const uint8_t *p, int bits, int to, uint8_t *q) {
     int n = LIN_STEPS * bits / 8;
@@ -132,8 +130,7 @@ static void chunk_f32(const cpu_packed *w, const uint8_t *panel, int chunk, floa
     }
 }
 
-/* ---- products
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 static void panel_f32(const cpu_packed *w, const uint8_t *panel, const lin_block *b, float *acc) {
     float f[LIN_COLS * LIN_ROWS];
     for (int32_t c = 0; c < w->n_chunks; c++) {

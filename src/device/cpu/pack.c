@@ -9,8 +9,7 @@
 #include "../internal.h"
 #include "linear.h"
 
-/* ---- what a source becomes
- * ------------------------------------------------------------------------------------------- */
+/* ---- what a source becomes --------------------------------------------------------------------------------------- */
 static const struct {
     lin_float floats;
     lin_scale scale;
@@ -104,8 +103,7 @@ size_t cpu_packed_bytes(device *d, const weight_src *src) {
     return packed_shape(&p, src, NULL) ? p.data_bytes : SIZE_MAX;
 }
 
-/* ---- codes ---------------------------------------------------------------------------------------------------------
- */
+/* ---- codes ------------------------------------------------------------------------------------------------------- */
 enum { STEP_BYTES = 64 };
 
 /* Takes `bits` bits of each code, from bit `from` up, as one plane. Returns its end. */
@@ -134,8 +132,7 @@ static void chunk_pack(const cpu_packed *p, const uint8_t *q, size_t stride, uin
     }
 }
 
-/* ---- scales --------------------------------------------------------------------------------------------------------
- */
+/* ---- scales ------------------------------------------------------------------------------------------------------ */
 static void scale_store(lin_scale kind, float s, uint8_t *out, int i) {
     uint32_t u;
     uint16_t h = kind == LS_F16 ? f32_to_f16(s) : kind == LS_E4M3 ? f32_to_f16(s * 0x1p-7f) : f32_to_bf16(s);
@@ -178,8 +175,7 @@ static void scales_pack(const cpu_packed *p, int lane, const float *s, const flo
     }
 }
 
-/* ---- elements ------------------------------------------------------------------------------------------------------
- */
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
 static void float_row_pack(const cpu_packed *p, const weight_src *src, int64_t r, int lane, uint8_t *out) {
     size_t n = float_bytes[p->floats];
     const uint8_t *row = (const uint8_t *)src->codes + (size_t)r * weight_row_bytes(src);
@@ -238,8 +234,7 @@ static void slab_give(cpu_device *d, pack_slab *s) {
     slab_free(s);
 }
 
-/* ---- the job -------------------------------------------------------------------------------------------------------
- */
+/* ---- the job ----------------------------------------------------------------------------------------------------- */
 typedef struct pack_job {
     const cpu_packed *p;
     const weight_src *src;
