@@ -31,7 +31,7 @@ BIN_OBJ := $(BIN_SRC:%.c=$(BUILD)/%.o)
 WEB_FILES := $(wildcard web/*)
 
 LIB_LIBS := -lpcre2-8 -lutf8proc -lxxhash -lm -pthread
-BIN_LIBS := $(LIB_LIBS) -lmicrohttpd -lcurl -lsqlite3 -lcrypto -lzip -ledit
+BIN_LIBS := $(LIB_LIBS) -lmicrohttpd -lcurl -lcrypto -lzip -ledit
 
 .PHONY: all lib tests fuzz benches install clean
 .SECONDARY:

@@ -41,6 +41,14 @@ for f in $(git ls-files 'src/**.c' 'src/**.h' 'tests/**.c'); do
     [ "$n" -le 950 ] || complain "$f has $n lines; split it (limit 900 or so)"
 done
 
+# A list without readers is a promise nobody keeps: every option is read, every error code raised.
+for field in $(sed -nE 's/^OPTION\([A-Z]+, *([a-z_]+),.*/\1/p' src/cli/options.def); do
+    grep -qE "o->$field\b" src/cli/*.c || complain "src/cli/options.def: nothing reads $field"
+done
+for code in $(sed -nE 's/^ERROR\(([A-Z_]+),.*/\1/p' src/base/errors.def); do
+    [ "$code" = NONE ] || grep -rqE "ERR_$code\b" src --include=*.c || complain "src/base/errors.def: nothing raises $code"
+done
+
 files=$(git ls-files '*.c' '*.h' | grep -v '_table\.')
 clang-format-14 --dry-run -Werror $files >/tmp/lint.$$ 2>&1 || { head -n 20 /tmp/lint.$$ && complain "layout: run ./dev fmt"; }
 rm -f /tmp/lint.$$

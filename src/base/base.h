@@ -1,4 +1,4 @@
-/* base: what every folder uses. Strings, memory, errors, maps, logging, time, files.
+/* base: what every folder uses. Strings, UTF-8, memory, errors, maps, logging, time, files.
  * Not here: JSON (json.h), the compute thread pool (pool.h). Depends on libc only.
  *
  * Memory rule: small allocations abort the process when memory is gone (mem_*); anything of 1 MiB or more, or whose
@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #define COUNT(a)     (sizeof(a) / sizeof((a)[0]))
 #define MIN(a, b)    ((a) < (b) ? (a) : (b))
@@ -74,6 +75,15 @@ str str_trim(str s); /* ASCII white space, both ends */
 /* Whole-slice parsers: false unless every byte belongs to the number and it is in range. */
 bool str_to_i64(str s, int64_t *out);
 bool str_to_f64(str s, double *out);
+/* The shortest digits that read back the same, laid out as Python's repr: exponent form below 1e-4 and from 1e16. */
+void str_from_f64(char out[40], double v);
+/* The value of a digit or letter, as in numbers of base 36; 99 for any other character. */
+static inline int str_digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10 : 99;
+}
+static inline bool str_space(char c) { /* ASCII white space */
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
 /* Edit distance, for "did you mean". */
 int str_distance(str a, str b);
 
@@ -124,6 +134,38 @@ void ids_push(ids *v, int32_t id);
 void ids_append(ids *v, const int32_t *p, size_t n);
 void ids_free(ids *v);
 
+/* ---- UTF-8 (utf8.c) --------------------------------------------------------------------------------------------- */
+static inline bool utf8_inside(char c) { /* a byte of a character, but not its first */
+    return ((uint8_t)c & 0xC0) == 0x80;
+}
+/* Where the character begins that p[at] belongs to. */
+static inline size_t utf8_start(const char *p, size_t at) {
+    while (at > 0 && utf8_inside(p[at])) at--;
+    return at;
+}
+/* Decodes one character of valid UTF-8; *n is its length. */
+static inline uint32_t utf8_get(const char *p, size_t *n) {
+    const uint8_t *s = (const uint8_t *)p;
+    if (s[0] < 0x80) return *n = 1, s[0];
+    if (s[0] < 0xE0) return *n = 2, (s[0] & 31u) << 6 | (s[1] & 63u);
+    if (s[0] < 0xF0) return *n = 3, (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u);
+    return *n = 4, (s[0] & 7u) << 18 | (s[1] & 63u) << 12 | (s[2] & 63u) << 6 | (s[3] & 63u);
+}
+/* The character that ends at s.p[at]; *n is its length. at > 0. */
+static inline uint32_t utf8_before(str s, size_t at, size_t *n) {
+    size_t from = utf8_start(s.p, at - 1), len;
+    *n = at - from;
+    return utf8_get(s.p + from, &len);
+}
+size_t utf8_put(char out[4], uint32_t cp); /* cp < 0x110000; the number of bytes written */
+size_t utf8_valid(str s);                  /* length of the longest valid prefix; s.n when all is valid */
+/* How many bytes at s.p form one unit for lossy decoding: a character (ok) or a maximal ill-formed part (not ok). 0:
+ * more bytes are needed to tell and `final` is false. */
+size_t utf8_unit(str s, bool final, bool *ok);
+void utf8_lossy(str s, buf *out); /* ill-formed parts become U+FFFD, as Python's and Rust's decoders do */
+/* Decodes the character at p[*at] of n bytes and moves *at behind it; an ill-formed byte is U+FFFD. */
+uint32_t utf8_next(const char *p, size_t n, size_t *at);
+
 /* ---- map: bytes -> uint64 (map.c) ------------------------------------------------------------------------------- */
 typedef struct map map;
 map *map_new(size_t expected);
@@ -134,6 +176,7 @@ size_t map_count(const map *m);
 
 /* ---- logging (log.c): stderr, one line a message ---------------------------------------------------------------- */
 typedef enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level;
+bool log_level_parse(str name, log_level *out); /* "error", "warn", "info", "debug" */
 void log_set_level(log_level level);
 void log_set_json(bool on);
 void log_write(log_level level, const char *fmt, ...) PRINTF(2, 3);
@@ -144,9 +187,10 @@ void log_line(log_level level, str line); /* verbatim, for lines that are JSON a
 #define log_debug(...) log_write(LOG_DEBUG, __VA_ARGS__)
 
 /* ---- time (clock.c) --------------------------------------------------------------------------------------------- */
-uint64_t clock_ns(void);   /* monotonic */
-int64_t clock_unix(void);  /* seconds since 1970 */
-uint64_t random_u64(void); /* from the kernel */
+uint64_t clock_ns(void);             /* monotonic */
+struct timespec clock_in_ms(int ms); /* the monotonic clock in ms milliseconds, for waits with a deadline */
+int64_t clock_unix(void);            /* seconds since 1970 */
+uint64_t random_u64(void);           /* from the kernel */
 
 /* ---- files (file.c) --------------------------------------------------------------------------------------------- */
 /* A read-only mapping. SIGBUS on truncation under us is the operating system's answer; sizes are checked against n. */
@@ -158,6 +202,8 @@ bool file_map_open(file_map *m, const char *path, error *err);
 void file_map_close(file_map *m);
 void file_map_drop(const void *p, size_t n); /* tells the kernel these mapped bytes are not needed in memory any more */
 bool file_read(buf *out, const char *path, size_t bytes_max, error *err);
+/* All of s, however many calls it takes; false: errno says why. */
+bool file_write_all(int fd, str s);
 bool file_write_atomic(const char *path, const void *p, size_t n, error *err); /* temporary file, fsync, rename */
 /* The same with the content in pieces, written one after the other. */
 bool file_write_parts(const char *path, const str *parts, size_t n, error *err);

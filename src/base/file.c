@@ -62,7 +62,7 @@ bool file_read(buf *out, const char *path, size_t bytes_max, error *err) {
     return ok;
 }
 
-static bool write_all(int fd, str s) {
+bool file_write_all(int fd, str s) {
     while (s.n) {
         ssize_t got = write(fd, s.p, s.n);
         if (got < 0 && errno == EINTR) continue;
@@ -78,7 +78,7 @@ bool file_write_parts(const char *path, const str *parts, size_t n, error *err) 
     int fd = open(tmp.p, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     bool ok = fd >= 0 || error_errno(err, ERR_IO, "cannot create %s", tmp.p);
     for (size_t i = 0; ok && i < n; i++)
-        ok = write_all(fd, parts[i]) || error_errno(err, ERR_IO, "cannot write %s", tmp.p);
+        ok = file_write_all(fd, parts[i]) || error_errno(err, ERR_IO, "cannot write %s", tmp.p);
     if (ok && fsync(fd) != 0) ok = error_errno(err, ERR_IO, "cannot sync %s", tmp.p);
     if (fd >= 0 && close(fd) != 0 && ok) ok = error_errno(err, ERR_IO, "cannot close %s", tmp.p);
     if (ok && rename(tmp.p, path) != 0) ok = error_errno(err, ERR_IO, "cannot rename to %s", path);

@@ -60,57 +60,23 @@ static void skip_space(reader *r) {
     while (r->p < r->end && (*r->p == ' ' || *r->p == '\n' || *r->p == '\r' || *r->p == '\t')) r->p++;
 }
 
-/* Length of the well-formed UTF-8 sequence at p (Unicode table 3-7), 0 if ill-formed. */
-static int utf8_length(const unsigned char *p, const unsigned char *end) {
-    size_t n = (size_t)(end - p);
-    unsigned char c = p[0];
-    if (c < 0x80) return 1;
-    if (c >= 0xc2 && c <= 0xdf) return n >= 2 && (p[1] & 0xc0) == 0x80 ? 2 : 0;
-    if (c >= 0xe0 && c <= 0xef) {
-        if (n < 3 || (p[1] & 0xc0) != 0x80 || (p[2] & 0xc0) != 0x80) return 0;
-        if ((c == 0xe0 && p[1] < 0xa0) || (c == 0xed && p[1] > 0x9f)) return 0;
-        return 3;
-    }
-    if (c >= 0xf0 && c <= 0xf4) {
-        if (n < 4 || (p[1] & 0xc0) != 0x80 || (p[2] & 0xc0) != 0x80 || (p[3] & 0xc0) != 0x80) return 0;
-        if ((c == 0xf0 && p[1] < 0x90) || (c == 0xf4 && p[1] > 0x8f)) return 0;
-        return 4;
-    }
-    return 0;
+/* Length of the well-formed character at p, 0 if ill-formed. */
+static inline size_t character(const unsigned char *p, const unsigned char *end) {
+    bool ok;
+    if (*p < 0x80) return 1;
+    size_t n = utf8_unit((str){(const char *)p, (size_t)(end - p)}, true, &ok);
+    return ok ? n : 0;
 }
 
 static int hex4(const char *p, const char *end) {
     int v = 0;
     if (end - p < 4) return -1;
     for (int i = 0; i < 4; i++) {
-        char c = p[i];
-        int d = c >= '0' && c <= '9'   ? c - '0'
-                : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                       : -1;
-        if (d < 0) return -1;
+        int d = str_digit(p[i]);
+        if (d >= 16) return -1;
         v = v * 16 + d;
     }
     return v;
-}
-
-static char *put_utf8(char *o, uint32_t c) {
-    if (c < 0x80) {
-        *o++ = (char)c;
-    } else if (c < 0x800) {
-        *o++ = (char)(0xc0 | c >> 6);
-        *o++ = (char)(0x80 | (c & 63));
-    } else if (c < 0x10000) {
-        *o++ = (char)(0xe0 | c >> 12);
-        *o++ = (char)(0x80 | (c >> 6 & 63));
-        *o++ = (char)(0x80 | (c & 63));
-    } else {
-        *o++ = (char)(0xf0 | c >> 18);
-        *o++ = (char)(0x80 | (c >> 12 & 63));
-        *o++ = (char)(0x80 | (c >> 6 & 63));
-        *o++ = (char)(0x80 | (c & 63));
-    }
-    return o;
 }
 
 /* \uXXXX at p (behind the u), with its low surrogate; returns the code point or -1. */
@@ -132,7 +98,7 @@ static char *read_escape(reader *r, char *o) {
     char c = *r->p++;
     if (c == 'u') {
         int32_t code = read_unicode_escape(r);
-        return code < 0 ? NULL : put_utf8(o, (uint32_t)code);
+        return code < 0 ? NULL : o + utf8_put(o, (uint32_t)code);
     }
     const char *at = c ? strchr(from, c) : NULL;
     if (!at) return fail(r, "unknown escape"), NULL;
@@ -150,7 +116,7 @@ static const char *scan_string(reader *r, bool *escapes) {
             if (++p < end) p++; /* read_escape checks it; `"` behind a backslash must not end the scan */
             continue;
         }
-        int n = *p < 0x20 ? 0 : utf8_length(p, end);
+        size_t n = *p < 0x20 ? 0 : character(p, end);
         if (n == 0) {
             r->p = (const char *)p;
             fail(r, *p < 0x20 ? "control character in a string" : "invalid UTF-8");
@@ -466,8 +432,8 @@ void json_write_string(buf *out, str s) {
     buf_putc(out, '"');
     while (p < end) {
         const unsigned char *from = p;
-        int n = 1;
-        while (p < end && *p >= 0x20 && *p != '"' && *p != '\\' && (n = utf8_length(p, end)) > 0) p += n;
+        size_t n = 1;
+        while (p < end && *p >= 0x20 && *p != '"' && *p != '\\' && (n = character(p, end)) > 0) p += n;
         buf_add(out, from, (size_t)(p - from));
         if (p >= end) break;
         switch (*p) {
@@ -489,43 +455,10 @@ void json_write_string(buf *out, str s) {
     buf_putc(out, '"');
 }
 
-/* Shortest digits that read back the same, laid out as Python's repr: exponent form below 1e-4 and from 1e16. */
 void json_write_real(buf *out, double v) {
-    if (!isfinite(v)) {
-        buf_puts(out, "null");
-        return;
-    }
-    char text[40];
-    int digits = 1;
-    do snprintf(text, sizeof text, "%.*e", digits - 1, v);
-    while (strtod(text, NULL) != v && ++digits <= 17);
-    char *e = strchr(text, 'e');
-    int exponent = (int)strtol(e + 1, NULL, 10);
-    *e = 0;
-    bool negative = text[0] == '-';
-    char mantissa[24];
-    int n = 0;
-    for (const char *p = text + negative; *p; p++)
-        if (*p != '.') mantissa[n++] = *p;
-    if (negative) buf_putc(out, '-');
-    if (exponent < -4 || exponent >= 16) {
-        buf_putc(out, mantissa[0]);
-        if (n > 1) buf_putc(out, '.'), buf_add(out, mantissa + 1, (size_t)n - 1);
-        buf_printf(out, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
-        return;
-    }
-    if (exponent < 0) {
-        buf_puts(out, "0.");
-        for (int i = -1; i > exponent; i--) buf_putc(out, '0');
-        buf_add(out, mantissa, (size_t)n);
-        return;
-    }
-    for (int i = 0; i <= exponent; i++) buf_putc(out, i < n ? mantissa[i] : '0');
-    buf_putc(out, '.');
-    if (n > exponent + 1)
-        buf_add(out, mantissa + exponent + 1, (size_t)(n - exponent - 1));
-    else
-        buf_putc(out, '0');
+    char text[40] = "null";
+    if (isfinite(v)) str_from_f64(text, v);
+    buf_puts(out, text);
 }
 
 static void write_scalar(buf *out, const json *j) {

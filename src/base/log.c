@@ -1,13 +1,18 @@
 /* Log lines on stderr, plain or JSON, one write a line so that threads do not mix them. */
 #include <stdatomic.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
-#include "base.h"
+#include "json.h"
 
 static atomic_int level_max = LOG_INFO;
 static atomic_bool as_json;
 static const char *const names[] = {"error", "warn", "info", "debug"};
+
+bool log_level_parse(str name, log_level *out) {
+    for (size_t i = 0; i < COUNT(names); i++)
+        if (str_is(name, names[i])) return *out = (log_level)i, true;
+    return false;
+}
 
 void log_set_level(log_level level) {
     level_max = (int)level;
@@ -31,18 +36,10 @@ void log_write(log_level level, const char *fmt, ...) {
     char stamp[40];
     strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm);
     if (as_json) {
-        buf_printf(&line, "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"message\":\"", stamp, now.tv_nsec / 1000000,
+        buf_printf(&line, "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"message\":", stamp, now.tv_nsec / 1000000,
                    names[level]);
-        for (const char *p = text; *p; p++) {
-            unsigned char c = (unsigned char)*p;
-            if (c == '"' || c == '\\')
-                buf_printf(&line, "\\%c", c);
-            else if (c < 32)
-                buf_printf(&line, "\\u%04x", c);
-            else
-                buf_putc(&line, *p);
-        }
-        buf_puts(&line, "\"}\n");
+        json_write_string(&line, str_of(text));
+        buf_puts(&line, "}\n");
     } else {
         buf_printf(&line, "%s.%03ldZ %s: %s\n", stamp, now.tv_nsec / 1000000, names[level], text);
     }

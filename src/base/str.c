@@ -1,6 +1,7 @@
 /* Slices of bytes: comparison, search, numbers. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include "base.h"
 
@@ -29,19 +30,15 @@ str str_slice(str s, size_t from, size_t to) {
     return (str){s.p + from, to - from};
 }
 
-static bool is_space(char c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
 str str_trim(str s) {
-    while (s.n && is_space(s.p[0])) s.p++, s.n--;
-    while (s.n && is_space(s.p[s.n - 1])) s.n--;
+    while (s.n && str_space(s.p[0])) s.p++, s.n--;
+    while (s.n && str_space(s.p[s.n - 1])) s.n--;
     return s;
 }
 
 /* Numbers are short; copying gives strtol the NUL it wants. */
 static bool number_text(str s, char text[64]) {
-    if (s.n == 0 || s.n > 63 || is_space(s.p[0]) || memchr(s.p, 0, s.n)) return false;
+    if (s.n == 0 || s.n > 63 || str_space(s.p[0]) || memchr(s.p, 0, s.n)) return false;
     memcpy(text, s.p, s.n);
     text[s.n] = 0;
     return true;
@@ -64,6 +61,45 @@ bool str_to_f64(str s, double *out) {
     if (*end || !isfinite(v)) return false;
     *out = v;
     return true;
+}
+
+void str_from_f64(char out[40], double v) {
+    if (isnan(v) || isinf(v)) {
+        snprintf(out, 40, "%s", isnan(v) ? "nan" : v < 0 ? "-inf" : "inf");
+        return;
+    }
+    char e[40];
+    for (int precision = 0; precision < 17; precision++) {
+        snprintf(e, sizeof e, "%.*e", precision, v);
+        if (strtod(e, NULL) == v) break;
+    }
+    char *exp = strchr(e, 'e'), digits[24];
+    int x = (int)strtol(exp + 1, NULL, 10), n = 0;
+    bool negative = e[0] == '-';
+    for (char *p = e + negative; p < exp; p++)
+        if (*p != '.') digits[n++] = *p;
+    while (n > 1 && digits[n - 1] == '0') n--;
+    char *o = out;
+    if (negative) *o++ = '-';
+    if (x < -4 || x >= 16) {
+        *o++ = digits[0];
+        if (n > 1) *o++ = '.';
+        for (int i = 1; i < n; i++) *o++ = digits[i];
+        snprintf(o, 14, "e%c%02d", x < 0 ? '-' : '+', abs(x));
+        return;
+    }
+    if (x < 0) {
+        *o++ = '0';
+        *o++ = '.';
+        for (int i = -1; i > x; i--) *o++ = '0';
+        for (int i = 0; i < n; i++) *o++ = digits[i];
+    } else {
+        for (int i = 0; i <= x; i++) *o++ = i < n ? digits[i] : '0';
+        *o++ = '.';
+        for (int i = x + 1; i < n; i++) *o++ = digits[i];
+        if (n <= x + 1) *o++ = '0';
+    }
+    *o = 0;
 }
 
 int str_distance(str a, str b) {

@@ -55,6 +55,8 @@ engine *cli_engine(const options *o, const char *path, bool one_user, error *err
 sampling cli_sampling(const options *o, const engine *e);
 /* Reads a file, or standard input for "-". */
 bool cli_read(const char *path, buf *out, error *err);
+/* --thinking: 1 on, -1 off, 0 not given (the template decides). ERR_USAGE for other words. */
+bool cli_thinking(const options *o, int *out, error *err);
 bool cli_color(void); /* standard output is a terminal and NO_COLOR is not set */
 /* Messages with the variables that the options ask for. */
 bool cli_prompt(const engine *e, const json *messages, const options *o, prompt *out, error *err);

@@ -1,6 +1,5 @@
 /* What several verbs need: the model argument, an engine, a prompt, a printed generation. */
 #include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,7 +9,6 @@
 #include "cli.h"
 
 enum { INPUT_BYTES_MAX = 256 << 20 };
-static const float TEMPERATURE_BUILTIN = 0.7f;
 
 char *cli_model_path(const options *o, const char *argument, error *err) {
     const char *model = o->given.model ? o->model : argument ? argument : o->default_model;
@@ -52,10 +50,7 @@ engine *cli_engine(const options *o, const char *path, bool one_user, error *err
 }
 
 sampling cli_sampling(const options *o, const engine *e) {
-    const gen_defaults *d = engine_defaults(e);
-    sampling s = {.top_p = isnan(d->top_p) ? 1 : d->top_p, .top_k = d->top_k < 0 ? 0 : d->top_k};
-    s.temperature = isnan(d->temperature) ? TEMPERATURE_BUILTIN : d->temperature;
-    s.repetition_penalty = isnan(d->repetition_penalty) ? 0 : d->repetition_penalty;
+    sampling s = sampling_defaults(engine_defaults(e));
     if (o->given.temperature) s.temperature = (float)o->temperature;
     if (o->given.top_p) s.top_p = (float)o->top_p;
     if (o->given.top_k) s.top_k = (int32_t)o->top_k;
@@ -75,14 +70,15 @@ bool cli_color(void) {
     return isatty(STDOUT_FILENO) && !(no && *no);
 }
 
-/* --thinking as the template variable enable_thinking; absent: the template decides. */
-static bool thinking_variable(const options *o, json_builder *vars, error *err) {
-    if (!o->thinking) return true;
-    bool on = strcmp(o->thinking, "on") == 0 || strcmp(o->thinking, "true") == 0;
-    if (!on && strcmp(o->thinking, "off") != 0 && strcmp(o->thinking, "false") != 0)
-        return error_set(err, ERR_USAGE, "--thinking must be on or off, not '%s'", o->thinking);
-    json_put(vars, "enable_thinking", json_of_bool(on));
-    return true;
+bool cli_thinking(const options *o, int *out, error *err) {
+    static const struct {
+        const char *word;
+        int value;
+    } words[] = {{"on", 1}, {"true", 1}, {"off", -1}, {"false", -1}};
+    *out = 0;
+    for (size_t i = 0; o->thinking && i < COUNT(words); i++)
+        if (strcmp(o->thinking, words[i].word) == 0) *out = words[i].value;
+    return !o->thinking || *out || error_set(err, ERR_USAGE, "--thinking must be on or off, not '%s'", o->thinking);
 }
 
 bool cli_prompt(const engine *e, const json *messages, const options *o, prompt *out, error *err) {
@@ -91,8 +87,10 @@ bool cli_prompt(const engine *e, const json *messages, const options *o, prompt 
     arena *a = arena_new(0);
     json_builder vars = {.a = a};
     render_opts r = {.messages = messages, .add_generation_prompt = true};
-    bool ok = thinking_variable(o, &vars, err);
-    if (ok && vars.n) r.variables = json_built(&vars);
+    int thinking;
+    bool ok = cli_thinking(o, &thinking, err);
+    if (ok && thinking) json_put(&vars, "enable_thinking", json_of_bool(thinking > 0));
+    if (vars.n) r.variables = json_built(&vars);
     ok = ok && prompt_render(out, t, engine_tokenizer(e), &r, err);
     arena_free(a);
     return ok;

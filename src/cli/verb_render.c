@@ -24,8 +24,8 @@ static chat_template *open_template(const options *o, error *err) {
     return t;
 }
 
-/* A JSON file whose document must be of a type; NULL without error when there is no file. */
-static const json *read_json(arena *a, const char *path, json_type type, const char *flag, error *err) {
+/* A JSON file that holds an array; NULL without error when there is no file. */
+static const json *read_json(arena *a, const char *path, const char *flag, error *err) {
     if (!path) return NULL;
     buf text = {0};
     const json *j = cli_read(path, &text, err) ? json_read(a, buf_view(&text), NULL, err) : NULL;
@@ -34,7 +34,7 @@ static const json *read_json(arena *a, const char *path, json_type type, const c
         error_prefix(err, "--%s %s: ", flag, path);
         return NULL;
     }
-    if (j->type == type) return j;
+    if (json_is(j, JSON_ARRAY)) return j;
     error_set(err, ERR_INVALID, "--%s %s must hold an array, not %s", flag, path, json_type_name(j));
     return NULL;
 }
@@ -49,8 +49,8 @@ int verb_render(const options *o) {
     buf text = {0};
     render_opts r = {.add_generation_prompt = !o->no_generation_prompt};
     chat_template *t = open_template(o, &err);
-    if (t) r.messages = read_json(a, o->messages, JSON_ARRAY, "messages", &err);
-    if (t && err.code == ERR_NONE) r.tools = read_json(a, o->tools, JSON_ARRAY, "tools", &err);
+    if (t) r.messages = read_json(a, o->messages, "messages", &err);
+    if (t && err.code == ERR_NONE) r.tools = read_json(a, o->tools, "tools", &err);
     if (t && err.code == ERR_NONE && o->kwargs) {
         r.variables = json_read(a, str_of(o->kwargs), NULL, &err);
         if (r.variables && !json_is(r.variables, JSON_OBJECT))

@@ -9,14 +9,12 @@
 enum { DRAIN_MS = 120000 };
 
 static bool log_options(const options *o, error *err) {
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    for (size_t i = 0; i < COUNT(names); i++) {
-        if (strcmp(o->log_level, names[i]) != 0) continue;
-        log_set_level((log_level)i);
-        log_set_json(o->log_json);
-        return true;
-    }
-    return error_set(err, ERR_USAGE, "--log-level must be error, warn, info or debug, not '%s'", o->log_level);
+    log_level level;
+    if (!log_level_parse(str_of(o->log_level), &level))
+        return error_set(err, ERR_USAGE, "--log-level must be error, warn, info or debug, not '%s'", o->log_level);
+    log_set_level(level);
+    log_set_json(o->log_json);
+    return true;
 }
 
 /* --api-key and the lines of --api-key-file; `file` owns the bytes that keys point into. */
@@ -39,17 +37,6 @@ static bool read_keys(const options *o, text_list *keys, buf *file, error *err) 
     return true;
 }
 
-static bool thinking_option(const options *o, int *out, error *err) {
-    if (!o->thinking) return true;
-    if (strcmp(o->thinking, "on") == 0 || strcmp(o->thinking, "true") == 0)
-        *out = 1;
-    else if (strcmp(o->thinking, "off") == 0 || strcmp(o->thinking, "false") == 0)
-        *out = -1;
-    else
-        return error_set(err, ERR_USAGE, "--thinking must be on or off, not '%s'", o->thinking);
-    return true;
-}
-
 static server *start(const options *o, const text_list *keys, error *err) {
     server_opts s = SERVER_OPTS_INIT;
     s.host = o->host;
@@ -64,7 +51,7 @@ static server *start(const options *o, const text_list *keys, error *err) {
     if (o->given.top_k) s.top_k = (int32_t)o->top_k;
     s.max_tokens = o->max_tokens;
     s.fixed_context = o->context_length > 0;
-    if (!thinking_option(o, &s.thinking, err)) return NULL;
+    if (!cli_thinking(o, &s.thinking, err)) return NULL;
     return server_start(NULL, &s, err);
 }
 

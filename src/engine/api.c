@@ -180,23 +180,6 @@ static const char *const finish_names[] = {
     [FINISH_NONE] = "",         [FINISH_STOP] = "stop",           [FINISH_STOP_STRING] = "stop",
     [FINISH_LENGTH] = "length", [FINISH_CANCELLED] = "cancelled", [FINISH_ERROR] = "error"};
 
-/* Whether the reply starts inside a thinking block, from ids alone: by the tag's own token where there is one (a
- * client's text never becomes that token), else by the text of the last tokens. */
-enum { TAIL = 64 };
-static void prompt_tail(const engine *e, const int32_t *id, size_t n, buf *out) {
-    int32_t open = tokenizer_id(engine_tokenizer(e), STR("<think>")),
-            close = tokenizer_id(engine_tokenizer(e), STR("</think>"));
-    if (open >= 0 && close >= 0) {
-        for (size_t i = n; i-- > 0 && id[i] != close;)
-            if (id[i] == open) return buf_puts(out, "<think>");
-        return;
-    }
-    size_t k = MIN(n, (size_t)TAIL);
-    for (size_t i = n - k; i < n; i++)
-        if (id[i] < 0 || id[i] >= tokenizer_size(engine_tokenizer(e))) return; /* engine_submit will say so */
-    tokenizer_decode(engine_tokenizer(e), id + (n - k), k, false, out);
-}
-
 int hearth_gen_start(hearth_model *m, const int32_t *ids, size_t n, const hearth_gen_opts *opts, hearth_gen **out) {
     NEED(m);
     NEED(ids);
@@ -219,7 +202,7 @@ int hearth_gen_start(hearth_model *m, const int32_t *ids, size_t n, const hearth
     for (size_t i = 0; i < o.n_stops; i++)
         if (o.stops[i] && *o.stops[i]) stops[n_stops++] = str_of(o.stops[i]);
     buf tail = {0};
-    if (o.split_thinking) prompt_tail(m->e, ids, n, &tail);
+    if (o.split_thinking) output_prompt_tail(engine_tokenizer(m->e), ids, n, &tail);
     gen_opts go = {.prompt = ids,
                    .n_prompt = n,
                    .max_tokens = o.max_tokens,

@@ -36,7 +36,7 @@ static size_t scratch_bytes(const engine *e) {
 static bool memory_open(engine *e, const engine_opts *o, error *err) {
     device *d = e->parts.device;
     kv_spec spec = *model_kv_spec(e->parts.model);
-    spec.type = o->kv_type ? (dtype)o->kv_type : d->num == NUM_F32 ? DT_F32 : DT_F16;
+    spec.type = d->num == NUM_F32 ? DT_F32 : DT_F16;
     plan_in in = {.budget = o->memory_budget ? o->memory_budget : plan_default_budget(),
                   .weights = e->info->weight_bytes,
                   .workspace = e->info->workspace_bytes,
@@ -94,17 +94,21 @@ static void engine_free(engine *e) {
     free(e);
 }
 
+void engine_cond_init(pthread_cond_t *c) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
 engine *engine_start(engine_parts *parts, const engine_opts *o, error *err) {
     engine *e = mem_alloc(sizeof *e);
     e->parts = *parts;
     *parts = (engine_parts){0};
     e->id = o->model_id ? mem_strdup(o->model_id) : id_from_path(o->model_path);
     pthread_mutex_init(&e->mu, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->cond, &attr);
-    pthread_condattr_destroy(&attr);
+    engine_cond_init(&e->cond);
     e->queue_end = &e->queue;
     e->info = model_describe(e->parts.model);
     e->queue_max = o->queue_max;

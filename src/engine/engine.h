@@ -16,7 +16,6 @@ typedef struct engine_opts {
     int context_length;   /* 0: the model's own, capped by memory */
     size_t memory_budget; /* bytes; 0: three quarters of RAM or of the cgroup's limit */
     int prefill_chunk;    /* rows of one prompt in a step; 0: 512 */
-    int kv_type;          /* 0: DT_F32 under f32 numerics, else DT_F16; otherwise DT_F16 or DT_BF16 */
 } engine_opts;
 engine *engine_open(const engine_opts *o, error *err);
 void engine_close(engine *e); /* cancels what runs, joins the thread */
@@ -56,6 +55,10 @@ typedef struct sampling {
     bool has_seed;
     uint64_t seed;
 } sampling;
+#define TEMPERATURE_DEFAULT 0.7f /* where neither the request nor the model says one */
+/* What is used when nobody asks for anything: the model's own settings (0 there is off), else the temperature above. */
+sampling sampling_defaults(const gen_defaults *d);
+enum { TOP_LOGPROBS_MAX = 20 };
 
 typedef enum finish {
     FINISH_NONE,
@@ -97,7 +100,7 @@ typedef struct gen_opts {
     bool keep_special; /* special tokens appear in the text */
     bool want_tokens;
     bool logprobs;
-    int32_t top_logprobs; /* 0..20 */
+    int32_t top_logprobs; /* 0..TOP_LOGPROBS_MAX */
     bool split_thinking;
     str prompt_tail; /* for output_opts */
     /* Called from the engine's thread after events were queued, at most once a step; may be NULL. It must return

@@ -2,7 +2,6 @@
  * caller reads the other (internal.h). Not here: which token (sampler.c), when (scheduler.c). */
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 #include "internal.h"
 
 static void *copied(const void *p, size_t n) {
@@ -29,11 +28,7 @@ gen *gen_new(engine *e, const gen_opts *o) {
                .n_top = o->top_logprobs};
     pthread_mutex_init(&g->mu, NULL);
     pthread_mutex_init(&g->wake_mu, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&g->cond, &attr);
-    pthread_condattr_destroy(&attr);
+    engine_cond_init(&g->cond);
     g->sample.bias_ids = copied(o->sample.bias_ids, o->sample.n_bias * sizeof *o->sample.bias_ids);
     g->sample.bias = copied(o->sample.bias, o->sample.n_bias * sizeof *o->sample.bias);
     /* Everything a decode step touches is reserved here, so that it need not allocate. */
@@ -166,23 +161,11 @@ void gen_wake(gen *g) {
 }
 
 /* ---- the caller's side ------------------------------------------------------------------------------------------- */
-static struct timespec deadline_in(int ms) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
-    return t;
-}
-
 /* Changes the boxes when the caller's is read to the end and the engine's has something; false when nothing came in
  * time. */
 static bool box_swap(gen *g, int timeout_ms) {
     struct timespec until = {0};
-    if (timeout_ms > 0) until = deadline_in(timeout_ms);
+    if (timeout_ms > 0) until = clock_in_ms(timeout_ms);
     bool resume = false;
     pthread_mutex_lock(&g->mu);
     while (g->box[g->filling].n == 0) {

@@ -1,9 +1,8 @@
 /* engine/internal: what the files of this folder share.
  *
- *   open.c       a path becomes a running engine               engine.c     starting, closing, submitting, counters
- *   scheduler.c  the thread: admission, steps, emission        gen.c        one generation as its caller sees it:
- * events sequence.c   page tables, pages, state slots               plan.c       how much memory goes where sampler.c
- * logits to a token                             api.c        include/hearth.h
+ * open.c: a path becomes a running engine. engine.c: starting, closing, submitting, counters. scheduler.c: the thread
+ * (admission, steps, emission). gen.c: one generation as its caller sees it. sequence.c: page tables, pages, state
+ * slots. plan.c: how much memory goes where. sampler.c: logits to a token. api.c: include/hearth.h.
  *
  * Threads: fields marked [mu] belong to the lock of their struct, [sched] to the scheduler thread, the rest is fixed
  * after creation. Lock order: gen.mu, then engine.mu. gen.wake_mu is taken alone. */
@@ -37,7 +36,7 @@ void kv_page_share(kv_pool *p, int32_t page);
 void kv_page_drop(kv_pool *p, int32_t page);
 
 /* Everything the model remembers of one conversation: its tokens, how many of them are in the cache, and where.
- * Counted, given back and (issue 5) forked, saved and restored together. */
+ * Counted and given back together. */
 typedef struct sequence {
     ids id;                    /* prompt, then what was generated; reserved up front: pushing never allocates */
     int32_t n_computed;        /* tokens whose keys, values and state are in the cache */
@@ -86,7 +85,6 @@ size_t plan_memory_limit(const char *proc_cgroup, const char *cgroup_root,
                          size_t ram); /* for tests: the paths are given */
 
 /* ---- sampler (sampler.c) ----------------------------------------------------------------------------------------- */
-enum { TOP_LOGPROBS_MAX = 20 };
 enum { ROW_BLOCK = 1024 /* floats that are summed in f32 before they are added in f64 */ };
 /* Passes over a row x [n] (sampler_row_body.h). */
 typedef struct row_ops {
@@ -244,7 +242,7 @@ struct engine {
     plan plan;
     kv_cache *kv;
     state_store *state; /* recurrent state of `batch` sequences; NULL: the model has none */
-    void *logits; /* device memory [out_max, V] */
+    void *logits;       /* device memory [out_max, V] */
     size_t logits_bytes;
     sampler_scratch *scratch; /* owns: [n_workers] */
 
@@ -277,6 +275,7 @@ void engine_parts_close(engine_parts *p);
  * prefill_chunk are set here (no defaults). */
 engine *engine_start(engine_parts *parts, const engine_opts *o, error *err);
 bool engine_enqueue(engine *e, gen *g, error *err);
-void engine_poke(engine *e); /* there may be something to do */
+void engine_poke(engine *e);              /* there may be something to do */
+void engine_cond_init(pthread_cond_t *c); /* whose deadlines are clock_in_ms */
 void *scheduler_main(void *engine);
 bool scheduler_step(engine *e); /* one turn; false when there was nothing to do */

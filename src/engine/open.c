@@ -12,8 +12,7 @@ static bool opts_check(const engine_opts *o, error *err) {
     } range[] = {{"batch", o->batch, BATCH_MAX},
                  {"queue_max", o->queue_max, QUEUE_MAX},
                  {"context_length", o->context_length, INT32_MAX},
-                 {"prefill_chunk", o->prefill_chunk, CHUNK_MAX},
-                 {"kv_type", o->kv_type, DT_BF16}};
+                 {"prefill_chunk", o->prefill_chunk, CHUNK_MAX}};
     for (size_t i = 0; i < COUNT(range); i++)
         if (range[i].value < 0 || range[i].value > range[i].most)
             return error_field(err, ERR_INVALID, range[i].name, "%s must be between 0 and %lld, not %lld",

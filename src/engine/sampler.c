@@ -6,7 +6,7 @@
  * by partitioning, never by sorting a vocabulary.
  *
  * Every sum has a fixed order and exp is our own, so a choice depends on the row, the request and its step number only.
- * Not here: grammars (issue 6 masks before the call), end of generation (scheduler.c). */
+ * Not here: end of generation (scheduler.c). */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -222,6 +222,15 @@ bool sampler_pick(const sampler_in *in, sampler_scratch *w, sampler_out *out) {
 }
 
 /* ---- checks and memory ------------------------------------------------------------------------------------------- */
+sampling sampling_defaults(const gen_defaults *d) {
+    return (sampling){
+        .temperature = isnan(d->temperature) ? TEMPERATURE_DEFAULT : d->temperature,
+        .top_p = d->top_p > 0 ? d->top_p : 1, /* also when it is not set: NAN */
+        .top_k = MAX(d->top_k, 0),
+        .repetition_penalty = isnan(d->repetition_penalty) ? 0 : d->repetition_penalty,
+    };
+}
+
 bool sampling_check(const sampling *s, int32_t vocab, error *err) {
     const struct {
         const char *name;

@@ -9,7 +9,6 @@
  * (sampler.c). */
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 #include "internal.h"
 
 enum {
@@ -479,13 +478,7 @@ void *scheduler_main(void *arg) {
         pthread_mutex_unlock(&e->mu);
         if (closing) break;
         if (scheduler_step(e)) continue;
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += (long)PATIENCE_MS * 1000000;
-        if (until.tv_nsec >= 1000000000) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000;
-        }
+        const struct timespec until = clock_in_ms(PATIENCE_MS);
         pthread_mutex_lock(&e->mu);
         e->idle = true;
         gauges_set(e);

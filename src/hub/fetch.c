@@ -108,14 +108,9 @@ typedef struct file_sink {
 
 static size_t file_write(char *p, size_t size, size_t n, void *arg) {
     file_sink *s = arg;
-    for (size_t at = 0; at < n;) {
-        ssize_t got = write(s->fd, p + at, n - at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) {
-            s->write_errno = errno;
-            return 0;
-        }
-        at += (size_t)got;
+    if (!file_write_all(s->fd, (str){p, n})) {
+        s->write_errno = errno;
+        return 0;
     }
     EVP_DigestUpdate(s->hash, p, n);
     s->done += n;

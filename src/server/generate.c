@@ -4,55 +4,38 @@
 #include "internal.h"
 
 enum {
-    OUT_HIGH = 64 << 10
-}; /* a stream with this much unsent takes no more events; the engine then pauses that generation */
+    OUT_HIGH =
+        64 << 10, /* a stream with this much unsent takes no more events; the engine then pauses that generation */
+    CHAT_TOKENS = 65536, /* replies where nobody says how long (spec/http-api.md 2); cut to what fits */
+    RAW_TOKENS = 512,
+};
 
 /* ---- settings: request > server flag > generation_config.json > built in (spec §2) ------------------------------- */
-static double first_set(double request, double flag, double config, double builtin) {
-    if (!isnan(request)) return request;
-    if (!isnan(flag)) return flag;
-    return isnan(config) ? builtin : config;
-}
-
-/* In flags and generation_config 0 means off, in a request it keeps one token. */
-static float pick_top_p(const chat_request *r, double flag, double config) {
-    if (!isnan(r->top_p)) return (float)r->top_p;
-    double v = first_set(NAN, flag, config, 1);
-    return v <= 0 ? 1 : (float)v;
-}
-
-static int32_t pick_top_k(const chat_request *r, int32_t flag, int32_t config) {
-    if (r->top_k != INT_UNSET) return (int32_t)MAX(r->top_k, 0);
-    return MAX(flag >= 0 ? flag : config, 0);
-}
-
-/* A model's own temperature is meant for thinking; without, never hotter than the built-in. */
-static float pick_temperature(const chat_request *r, double flag, double config) {
-    double v = first_set(r->temperature, flag, config, 0.7);
-    bool ours = isnan(r->temperature) && isnan(flag);
-    return (float)(ours && r->enable_thinking < 0 ? MIN(v, 0.7) : v);
-}
-
 static sampling settings(const http_req *q, const chat_request *r, const engine *e, int choice) {
     const server_opts *o = &q->s->o;
-    const gen_defaults *d = engine_defaults(e);
-    return (sampling){
-        .temperature = pick_temperature(r, o->temperature, d->temperature),
-        .top_p = pick_top_p(r, o->top_p, d->top_p),
-        .top_k = pick_top_k(r, o->top_k, d->top_k),
-        .min_p = (float)first_set(r->min_p, o->min_p, NAN, 0),
-        .repetition_penalty = (float)first_set(r->repetition_penalty, NAN, d->repetition_penalty, 0),
-        .repetition_window = (int32_t)r->repetition_window,
-        .presence_penalty = (float)r->presence_penalty,
-        .presence_window = (int32_t)r->presence_window,
-        .frequency_penalty = (float)r->frequency_penalty,
-        .frequency_window = (int32_t)r->frequency_window,
-        .bias_ids = r->bias_ids,
-        .bias = r->bias,
-        .n_bias = r->n_bias,
-        .has_seed = r->seed != INT_UNSET,
-        .seed = r->seed != INT_UNSET ? (uint64_t)r->seed + (uint64_t)choice : 0, /* choices of one request differ */
-    };
+    sampling s = sampling_defaults(engine_defaults(e));
+    /* A model's own temperature is meant for thinking; without, never hotter than the built-in. */
+    if (r->enable_thinking < 0) s.temperature = MIN(s.temperature, TEMPERATURE_DEFAULT);
+    if (!isnan(o->temperature)) s.temperature = o->temperature;
+    if (!isnan(o->top_p)) s.top_p = o->top_p > 0 ? o->top_p : 1; /* off; in a request 0 keeps one token */
+    if (!isnan(o->min_p)) s.min_p = o->min_p;
+    if (o->top_k >= 0) s.top_k = o->top_k;
+    if (!isnan(r->temperature)) s.temperature = (float)r->temperature;
+    if (!isnan(r->top_p)) s.top_p = (float)r->top_p;
+    if (!isnan(r->min_p)) s.min_p = (float)r->min_p;
+    if (r->top_k != INT_UNSET) s.top_k = (int32_t)MAX(r->top_k, 0);
+    if (!isnan(r->repetition_penalty)) s.repetition_penalty = (float)r->repetition_penalty;
+    s.repetition_window = (int32_t)r->repetition_window;
+    s.presence_penalty = (float)r->presence_penalty;
+    s.presence_window = (int32_t)r->presence_window;
+    s.frequency_penalty = (float)r->frequency_penalty;
+    s.frequency_window = (int32_t)r->frequency_window;
+    s.bias_ids = r->bias_ids;
+    s.bias = r->bias;
+    s.n_bias = r->n_bias;
+    s.has_seed = r->seed != INT_UNSET;
+    if (s.has_seed) s.seed = (uint64_t)r->seed + (uint64_t)choice; /* choices of one request differ */
+    return s;
 }
 
 /* ---- the prompt -------------------------------------------------------------------------------------------------- */
@@ -78,7 +61,7 @@ static bool admit_tokens(gen_run *run, const engine *e, size_t n_prompt, error *
     int64_t want = r->max_completion_tokens != INT_UNSET && r->max_completion_tokens >= 0 ? r->max_completion_tokens
                                                                                           : r->max_tokens;
     bool explicit = want != INT_UNSET && want >= 0;
-    if (!explicit) want = o->max_tokens ? o->max_tokens : r->surface == SURFACE_CHAT ? 65536 : 512;
+    if (!explicit) want = o->max_tokens ? o->max_tokens : r->surface == SURFACE_CHAT ? CHAT_TOKENS : RAW_TOKENS;
     return engine_clamp(e, n_prompt, want, !explicit || o->fixed_context, &run->max_tokens, &run->clamped, err);
 }
 
@@ -101,8 +84,7 @@ static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
             .want_tokens = r->logprobs,
             .logprobs = r->logprobs,
             .top_logprobs = (int32_t)MAX(r->top_logprobs, 0),
-            .split_thinking =
-                r->surface == SURFACE_CHAT && str_has(chat_template_source(engine_template(e)), STR("<think>")),
+            .split_thinking = r->surface == SURFACE_CHAT && chat_template_thinks(engine_template(e)),
             .prompt_tail = p->tail,
             .wake = wake,
             .wake_arg = run->q,
@@ -244,9 +226,10 @@ bool run_pump(gen_run *r) {
 }
 
 /* ---- usage ------------------------------------------------------------------------------------------------------- */
-void run_usage(gen_run *r, buf *out) {
+gen_stats run_stats(const gen_run *r) {
     gen_stats all = {0}, one;
     for (int i = 0; i < r->n; i++) {
+        if (!r->choices[i].g) continue; /* it was not admitted */
         gen_stats_get(r->choices[i].g, &one);
         all.prompt_tokens = one.prompt_tokens; /* one prompt, however many choices */
         all.cached_tokens = i ? MIN(all.cached_tokens, one.cached_tokens) : one.cached_tokens;
@@ -256,6 +239,11 @@ void run_usage(gen_run *r, buf *out) {
         all.prefill_ns = MAX(all.prefill_ns, one.prefill_ns);
         all.decode_ns = MAX(all.decode_ns, one.decode_ns);
     }
+    return all;
+}
+
+void run_usage(gen_run *r, buf *out) {
+    gen_stats all = run_stats(r);
     buf_printf(out, "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d", all.prompt_tokens,
                all.generated_tokens, all.prompt_tokens + all.generated_tokens);
     buf_printf(

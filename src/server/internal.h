@@ -21,7 +21,6 @@ enum {
     ROUTE_WORK = 2,   /* runs on a worker with the whole body; otherwise on the MHD thread, at once */
     ROUTE_MODEL = 4,  /* needs a loaded model: 503 before */
     ROUTE_HIDDEN = 8, /* not listed by GET /v1 */
-    ROUTE_UNIX = 16,  /* only over the unix socket: 404 elsewhere */
 };
 typedef struct route {
     const char *method, *pattern; /* a pattern that ends in "/\*" matches any rest, at least one byte */
@@ -31,7 +30,6 @@ typedef struct route {
 } route;
 /* The route of a request; NULL and *allow (a list of methods, in the arena) when only the method is wrong. */
 const route *route_find(str method, str path, str *rest, arena *a, const char **allow);
-const route *route_table(size_t *n);
 
 /* ---- a request (request.c) --------------------------------------------------------------------------------------- */
 typedef struct http_header {
@@ -88,6 +86,8 @@ void reply_status(http_req *q, int status);
 void reply_static(http_req *q, const char *content_type, const void *p, size_t n);
 /* {"error":{...}} in OpenAI's shape. */
 void error_json(buf *out, const error *e);
+/* The whole answer to an error on a connection that closes then: for the times when MHD takes no reply. */
+void reply_raw(int fd, const error *e);
 /* From any thread: there is something to do. */
 void http_wake(http_req *q);
 /* Called by the MHD thread: false when something happened since, so look again; true: the connection sleeps now. */
@@ -96,7 +96,7 @@ enum MHD_Result http_send(http_req *q); /* queues the reply */
 void http_log(http_req *q, enum MHD_RequestTerminationCode how);
 
 /* ---- who may ask what (guard.c) ---------------------------------------------------------------------------------- */
-/* Framing, Host, Origin and API key. False: the error is set, *close when the connection cannot be used further. */
+/* Framing, Host, Origin and API key. False: the error is set. */
 bool guard_framing(http_req *q, error *err);
 bool guard_host(http_req *q, error *err);
 bool guard_origin(http_req *q, error *err); /* also sets origin_ok */
@@ -179,8 +179,17 @@ bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_pr
 bool run_pump(gen_run *r);
 void run_cancel(gen_run *r); /* from any thread, with the request's lock held or owned */
 void run_free(gen_run *r);
-void run_usage(gen_run *r, buf *out);                           /* the usage object */
-void openai_stream_error(gen_run *r, const error *e, buf *out); /* openai_chat.c */
+gen_stats run_stats(const gen_run *r); /* of all choices: tokens of replies added up, times the longest */
+void run_usage(gen_run *r, buf *out);  /* the usage object */
+
+/* ---- what OpenAI's surfaces share (openai.c) ---- */
+const char *openai_finish(finish f); /* finish_reason */
+void openai_logprob(buf *out, float logprob);
+void openai_head(const gen_run *r, const char *object, buf *out); /* {"id", "object", "created", "model" */
+void openai_prefix(gen_run *r, const char *object);               /* r->prefix: a frame up to the choice's index */
+void openai_last_frame(gen_run *r, buf *out);                     /* closes a choice's last frame, with usage */
+void openai_stream_end(gen_run *r, const char *object, buf *out);
+void openai_stream_error(gen_run *r, const error *e, buf *out);
 
 /* ---- handlers ---------------------------------------------------------------------------------------------------- */
 #define ROUTE(method, pattern, handler, flags) void handler(http_req *q);

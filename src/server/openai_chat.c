@@ -1,9 +1,7 @@
 /* POST /v1/chat/completions: OpenAI's chat shapes, whole and as a stream (spec/http-api.md §§3.4, 4). */
 #include "internal.h"
 
-static const char *finish_word(finish f) {
-    return f == FINISH_LENGTH ? "length" : "stop";
-}
+static const char CHUNK[] = "chat.completion.chunk";
 
 /* ---- log-probabilities ------------------------------------------------------------------------------------------- */
 /* A token as text and as the bytes it stands for; half a character shows as U+FFFD in the text and exactly in the
@@ -14,7 +12,7 @@ static void write_token(buf *out, const tokenizer *t, int32_t id, float logprob)
     buf_puts(out, "{\"token\":");
     json_write_string(out, buf_view(&b));
     buf_puts(out, ",\"logprob\":");
-    json_write_real(out, MAX((double)logprob, -9999.0)); /* OpenAI's stand-in for minus infinity */
+    openai_logprob(out, logprob);
     buf_puts(out, ",\"bytes\":[");
     for (size_t i = 0; i < b.n; i++) buf_printf(out, "%s%u", i ? "," : "", (unsigned char)b.p[i]);
     buf_putc(out, ']');
@@ -53,12 +51,7 @@ static void frame_close(buf *out) {
 }
 
 static void chat_begin(gen_run *r, buf *out) {
-    buf *p = &r->prefix;
-    buf_printf(p, "data: {\"id\":\"%s\",\"object\":\"chat.completion.chunk\",\"created\":%lld,\"model\":", r->id,
-               (long long)r->created);
-    json_write_string(p, str_of(r->model));
-    if (r->req->include_usage) buf_puts(p, ",\"usage\":null");
-    buf_puts(p, ",\"choices\":[{\"index\":");
+    openai_prefix(r, CHUNK);
     for (int i = 0; i < r->n; i++) {
         frame_open(r, &r->choices[i], out);
         buf_puts(out, "\"role\":\"assistant\",\"content\":\"\"}");
@@ -82,37 +75,17 @@ static void chat_delta(gen_run *r, choice *c, str text, bool reasoning, buf *out
 static void chat_choice_end(gen_run *r, choice *c, buf *out) {
     if (c->logprobs.n) chat_delta(r, c, STR(""), false, out); /* of tokens whose text never came: a stop string's */
     frame_open(r, c, out);
-    buf_printf(out, "},\"finish_reason\":\"%s\"}]", finish_word(c->why));
-    if (r->n_done == r->n && !r->req->include_usage) {
-        buf_puts(out, ",\"usage\":");
-        run_usage(r, out);
-    }
-    buf_puts(out, "}\n\n");
+    buf_printf(out, "},\"finish_reason\":\"%s\"}]", openai_finish(c->why));
+    openai_last_frame(r, out);
 }
 
 static void chat_end(gen_run *r, buf *out) {
-    if (r->req->include_usage) {
-        buf_printf(out, "data: {\"id\":\"%s\",\"object\":\"chat.completion.chunk\",\"created\":%lld,\"model\":", r->id,
-                   (long long)r->created);
-        json_write_string(out, str_of(r->model));
-        buf_puts(out, ",\"choices\":[],\"usage\":");
-        run_usage(r, out);
-        buf_puts(out, "}\n\n");
-    }
-    buf_puts(out, "data: [DONE]\n\n");
-}
-
-void openai_stream_error(gen_run *r, const error *e, buf *out) {
-    buf_puts(out, "data: ");
-    error_json(out, e);
-    buf_puts(out, "\n\n");
+    openai_stream_end(r, CHUNK, out);
 }
 
 /* ---- whole ------------------------------------------------------------------------------------------------------- */
 static void chat_reply(gen_run *r, buf *out) {
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"chat.completion\",\"created\":%lld,\"model\":", r->id,
-               (long long)r->created);
-    json_write_string(out, str_of(r->model));
+    openai_head(r, "chat.completion", out);
     buf_puts(out, ",\"choices\":[");
     for (int i = 0; i < r->n; i++) {
         choice *c = &r->choices[i];
@@ -126,7 +99,7 @@ static void chat_reply(gen_run *r, buf *out) {
         }
         buf_putc(out, '}');
         write_logprobs(c, out);
-        buf_printf(out, ",\"finish_reason\":\"%s\"}", finish_word(c->why));
+        buf_printf(out, ",\"finish_reason\":\"%s\"}", openai_finish(c->why));
     }
     buf_puts(out, "],\"usage\":");
     run_usage(r, out);

@@ -2,9 +2,7 @@
  */
 #include "internal.h"
 
-static const char *finish_word(finish f) {
-    return f == FINISH_LENGTH ? "length" : "stop";
-}
+static const char OBJECT[] = "text_completion"; /* whole and in a stream */
 
 static void write_name(buf *out, const tokenizer *t, int32_t id) {
     buf b = {0};
@@ -21,19 +19,19 @@ static void raw_token(gen_run *r, choice *c, const gen_event *ev) {
     buf *lists[] = {&c->lp_tokens, &c->lp_values, &c->lp_tops, &c->lp_offsets};
     for (size_t i = 0; i < COUNT(lists); i++) add_comma(lists[i]);
     write_name(&c->lp_tokens, r->tok, ev->token);
-    json_write_real(&c->lp_values, MAX((double)ev->logprob, -9999.0));
+    openai_logprob(&c->lp_values, ev->logprob);
     buf_putc(&c->lp_tops, '{');
     for (int i = 0; i < ev->n_top; i++) {
         if (i) buf_putc(&c->lp_tops, ',');
         write_name(&c->lp_tops, r->tok, ev->top[i].id);
         buf_putc(&c->lp_tops, ':');
-        json_write_real(&c->lp_tops, MAX((double)ev->top[i].logprob, -9999.0));
+        openai_logprob(&c->lp_tops, ev->top[i].logprob);
     }
     buf_putc(&c->lp_tops, '}');
     buf_printf(&c->lp_offsets, "%zu", c->text_n);
     buf b = {0};
     tokenizer_bytes(r->tok, ev->token, &b);
-    for (size_t i = 0; i < b.n; i++) c->text_n += ((unsigned char)b.p[i] & 0xc0) != 0x80; /* characters, not bytes */
+    for (size_t i = 0; i < b.n; i++) c->text_n += !utf8_inside(b.p[i]); /* characters, not bytes */
     buf_free(&b);
 }
 
@@ -55,12 +53,7 @@ static void write_logprobs(choice *c, buf *out) {
 }
 
 static void raw_begin(gen_run *r, buf *out) {
-    buf *p = &r->prefix;
-    buf_printf(p, "data: {\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", r->id,
-               (long long)r->created);
-    json_write_string(p, str_of(r->model));
-    if (r->req->include_usage) buf_puts(p, ",\"usage\":null");
-    buf_puts(p, ",\"choices\":[{\"index\":");
+    openai_prefix(r, OBJECT);
 }
 
 static void frame(gen_run *r, choice *c, str text, const char *why, buf *out) {
@@ -80,37 +73,23 @@ static void raw_delta(gen_run *r, choice *c, str text, bool reasoning, buf *out)
 }
 
 static void raw_choice_end(gen_run *r, choice *c, buf *out) {
-    frame(r, c, STR(""), finish_word(c->why), out);
-    if (r->n_done == r->n && !r->req->include_usage) {
-        buf_puts(out, ",\"usage\":");
-        run_usage(r, out);
-    }
-    buf_puts(out, "}\n\n");
+    frame(r, c, STR(""), openai_finish(c->why), out);
+    openai_last_frame(r, out);
 }
 
 static void raw_end(gen_run *r, buf *out) {
-    if (r->req->include_usage) {
-        buf_printf(out, "data: {\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", r->id,
-                   (long long)r->created);
-        json_write_string(out, str_of(r->model));
-        buf_puts(out, ",\"choices\":[],\"usage\":");
-        run_usage(r, out);
-        buf_puts(out, "}\n\n");
-    }
-    buf_puts(out, "data: [DONE]\n\n");
+    openai_stream_end(r, OBJECT, out);
 }
 
 static void raw_reply(gen_run *r, buf *out) {
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", r->id,
-               (long long)r->created);
-    json_write_string(out, str_of(r->model));
+    openai_head(r, OBJECT, out);
     buf_puts(out, ",\"choices\":[");
     for (int i = 0; i < r->n; i++) {
         choice *c = &r->choices[i];
         buf_printf(out, "%s{\"index\":%d,\"text\":", i ? "," : "", i);
         json_write_string(out, buf_view(&c->content));
         write_logprobs(c, out);
-        buf_printf(out, ",\"finish_reason\":\"%s\"}", finish_word(c->why));
+        buf_printf(out, ",\"finish_reason\":\"%s\"}", openai_finish(c->why));
     }
     buf_puts(out, "],\"usage\":");
     run_usage(r, out);

@@ -2,6 +2,7 @@
  * Not here: the callbacks of libmicrohttpd (server.c), what handlers do. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include "internal.h"
 
 http_req *http_new(server *s, struct MHD_Connection *mc, conn *cn, const char *method, const char *path) {
@@ -100,6 +101,20 @@ void reply_error(http_req *q, const error *e) {
     reply_json(q, error_describe(e->code)->http, &b);
 }
 
+void reply_raw(int fd, const error *e) {
+    buf body = {0}, b = {0};
+    error_json(&body, e);
+    unsigned status = (unsigned)error_describe(e->code)->http;
+    buf_printf(&b,
+               "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+               status, MHD_get_reason_phrase_for(status), body.n);
+    buf_str(&b, buf_view(&body));
+    ssize_t n = send(fd, b.p, b.n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)n; /* a client that has left already */
+    buf_free(&b);
+    buf_free(&body);
+}
+
 /* ---- sleeping and waking ----------------------------------------------------------------------------------------- */
 void http_wake(http_req *q) {
     int was = atomic_load(&q->wake);
@@ -195,17 +210,7 @@ static double ms(uint64_t from, uint64_t to) {
 
 static void log_tokens(buf *b, const http_req *q) {
     if (!q->run || !q->run->n) return;
-    gen_stats st = {0}, one;
-    for (int i = 0; i < q->run->n; i++) {
-        if (!q->run->choices[i].g) continue;
-        gen_stats_get(q->run->choices[i].g, &one);
-        st.prompt_tokens = one.prompt_tokens;
-        st.cached_tokens = MAX(st.cached_tokens, one.cached_tokens);
-        st.generated_tokens += one.generated_tokens;
-        st.queued_ns = MAX(st.queued_ns, one.queued_ns);
-        st.prefill_ns = MAX(st.prefill_ns, one.prefill_ns);
-        st.decode_ns = MAX(st.decode_ns, one.decode_ns);
-    }
+    gen_stats st = run_stats(q->run);
     buf_printf(b, ",\"prompt_tokens\":%d,\"cached_tokens\":%d,\"completion_tokens\":%d", st.prompt_tokens,
                st.cached_tokens, st.generated_tokens);
     buf_printf(b, ",\"queued_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f", st.queued_ns / 1e6, st.prefill_ns / 1e6,

@@ -9,11 +9,6 @@ static const route routes[] = {
 #undef ROUTE
 #undef ROUTE_LATER
 
-const route *route_table(size_t *n) {
-    *n = COUNT(routes);
-    return routes;
-}
-
 static bool pattern_matches(const char *pattern, str path, str *rest) {
     str p = str_of(pattern);
     *rest = (str){0};

@@ -89,7 +89,6 @@ static void refuse(http_req *q, const error *e) {
 static bool find_route(http_req *q, error *err) {
     const char *allow;
     q->route = route_find(q->method, q->path, &q->rest, q->a, &allow);
-    if (q->route && (q->route->flags & ROUTE_UNIX) && !q->s->o.unix_path) q->route = NULL;
     if (q->route) return true;
     if (!allow) return error_set(err, ERR_NOT_FOUND, "not found");
     http_header_add(q, "Allow", allow);
@@ -132,15 +131,7 @@ static void refuse_large(http_req *q) {
     error e = {0};
     error_set(&e, ERR_TOO_LARGE, "the request body is larger than %zu bytes", q->s->o.body_max);
     refuse(q, &e);
-    buf b = {0};
-    buf_printf(&b,
-               "HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nConnection: "
-               "close\r\nContent-Length: %zu\r\n\r\n",
-               q->out.n);
-    buf_str(&b, buf_view(&q->out));
-    ssize_t n = send(q->cn->fd, b.p, b.n, MSG_DONTWAIT | MSG_NOSIGNAL);
-    (void)n; /* a client that has left already */
-    buf_free(&b);
+    reply_raw(q->cn->fd, &e);
     shutdown(q->cn->fd, SHUT_WR);
     watch_refused(q->s->watch, q->cn);
 }

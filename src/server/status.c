@@ -20,8 +20,8 @@ static void write_model(const server *s, const engine *e, buf *b) {
     const model_info *m = engine_model(e);
     const gen_defaults *d = engine_defaults(e);
     bool chat = engine_template(e) != NULL;
-    str source = chat ? chat_template_source(engine_template(e)) : (str){0};
-    bool thinks = chat && chat_template_reads(engine_template(e), "enable_thinking") && str_has(source, STR("<think>"));
+    bool thinks =
+        chat && chat_template_reads(engine_template(e), "enable_thinking") && chat_template_thinks(engine_template(e));
     buf_puts(b, "{\"id\":");
     json_write_string(b, str_of(engine_model_id(e)));
     buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\",\"context_window\":%d",
@@ -90,6 +90,8 @@ typedef struct metric {
     double value;
 } metric;
 
+enum { METRICS_MAX = 40 };
+
 static size_t collect(server *s, metric *m) {
     engine *e = atomic_load(&s->e);
     engine_stats st = {0};
@@ -127,11 +129,10 @@ static size_t collect(server *s, metric *m) {
         {"hearth_http_connections", "gauge", "open connections", atomic_load(&s->n.connections)},
         {"hearth_http_active", "gauge", "requests in progress", atomic_load(&s->n.active)},
     };
+    _Static_assert(COUNT(all) <= METRICS_MAX, "METRICS_MAX is too small");
     memcpy(m, all, sizeof all);
     return COUNT(all);
 }
-
-enum { METRICS_MAX = 40 };
 
 void route_metrics(http_req *q) {
     metric m[METRICS_MAX];

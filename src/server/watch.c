@@ -132,14 +132,10 @@ static void hang_up(watch *w, uint64_t key) {
 /* MHD has written nothing on a connection whose request is not complete, so the answer can go straight to the socket.
  */
 static void conn_expire(conn *c) {
-    static const char late[] =
-        "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        "Content-Length: 107\r\n\r\n"
-        "{\"error\":{\"message\":\"the request did not arrive in time\",\"type\":\"timeout_error\",\"param\":null,"
-        "\"code\":null}}  ";
     if ((c->phase == CONN_HEADERS || c->phase == CONN_BODY) && !c->refused) {
-        ssize_t n = send(c->fd, late, sizeof late - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        (void)n; /* nobody to tell */
+        error late = {0};
+        error_set(&late, ERR_TIMEOUT, "the request did not arrive in time");
+        reply_raw(c->fd, &late);
     }
     shutdown(c->fd, SHUT_RDWR); /* MHD sees the end and closes */
     c->deadline_ns = 0;

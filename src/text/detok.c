@@ -74,10 +74,9 @@ static int byte_named(str s) {
     if (s.n != 6 || memcmp(s.p, "<0x", 3) || s.p[5] != '>') return -1;
     int v = 0;
     for (int i = 3; i < 5; i++) {
-        char c = s.p[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-        if (digit < 0 && !(i == 3 && c == '+')) return -1;
-        v = digit < 0 ? 0 : v * 16 + digit;
+        int digit = str_digit(s.p[i]);
+        if (digit >= 16 && !(i == 3 && s.p[i] == '+')) return -1;
+        v = digit >= 16 ? 0 : v * 16 + digit;
     }
     return v;
 }

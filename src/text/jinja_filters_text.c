@@ -69,7 +69,7 @@ FILTER(f_title) {
     bool first = true;
     for (size_t i = 0; i < s->n;) {
         size_t at = i;
-        uint32_t cp = u8_next(s->p, s->n, &i);
+        uint32_t cp = utf8_next(s->p, s->n, &i);
         bool split = cp == '-' || cp == '(' || cp == '{' || cp == '[' || cp == '<' || cp_space(cp);
         sb_case(&b, s, at, i, first && !split ? CASE_UPPER : CASE_LOWER);
         first = split;
@@ -171,7 +171,7 @@ FILTER(f_wordcount) {
     int64_t n = 0;
     bool inside = false;
     for (size_t i = 0; i < s->n;) {
-        bool word = cp_word(u8_next(s->p, s->n, &i));
+        bool word = cp_word(utf8_next(s->p, s->n, &i));
         n += word && !inside;
         inside = word;
     }
@@ -187,25 +187,20 @@ typedef struct wrap {
     int64_t width;
     bool break_long, hyphens;
 } wrap;
-static bool wrap_space(char ch) {
-    return ch == ' ' || (ch >= 9 && ch <= 13);
-}
 
 /* The chunk that begins at i: white space, or a word, or a word up to and with its hyphen. */
 static size_t wrap_chunk(const wrap *w, size_t i, size_t end) {
     const char *p = w->s->p;
     size_t k = i;
-    if (wrap_space(p[k])) {
-        while (k < end && wrap_space(p[k])) k++;
+    if (str_space(p[k])) {
+        while (k < end && str_space(p[k])) k++;
         return k;
     }
-    for (; k < end && !wrap_space(p[k]); k++) {
+    for (; k < end && !str_space(p[k]); k++) {
         if (!w->hyphens || p[k] != '-' || k < i + 2 || k + 2 >= end) continue;
-        size_t b = k - 1, f = k + 1;
-        while (b > i && ((uint8_t)p[b] & 0xc0) == 0x80) b--;
-        size_t t = b;
-        uint32_t before = u8_next(p, end, &t), after = u8_next(p, end, &f);
-        uint32_t after2 = f < end ? u8_next(p, end, &f) : 0;
+        size_t t = utf8_start(p, k - 1), f = k + 1;
+        uint32_t before = utf8_next(p, end, &t), after = utf8_next(p, end, &f);
+        uint32_t after2 = f < end ? utf8_next(p, end, &f) : 0;
         if ((cp_alpha(before) || (before == '-' && k > i + 2)) && cp_alpha(after) &&
             (cp_alpha(after2) || after2 == '-'))
             return k + 1;
@@ -221,7 +216,7 @@ static void wrap_line(wrap *w, size_t i, size_t end) {
     while (i < end) {
         size_t from = i, to = i, k = i;
         int64_t used = 0;
-        if (!first && wrap_space(w->s->p[i])) { /* a line does not begin with the space it was broken at */
+        if (!first && str_space(w->s->p[i])) { /* a line does not begin with the space it was broken at */
             i = wrap_chunk(w, i, end);
             if (i >= end) break;
             from = to = k = i;
@@ -233,7 +228,7 @@ static void wrap_line(wrap *w, size_t i, size_t end) {
                 bool alone = n > w->width;
                 if (alone && w->break_long && w->width > used) {
                     int64_t room = MAX(w->width - used, 1);
-                    for (k = to; room > 0 && k < next; room--) u8_next(w->s->p, w->s->n, &k);
+                    for (k = to; room > 0 && k < next; room--) utf8_next(w->s->p, w->s->n, &k);
                     to = k;
                 } else if (alone && k == from)
                     to = next;
@@ -244,7 +239,7 @@ static void wrap_line(wrap *w, size_t i, size_t end) {
         }
         i = to;
         size_t shown = to;
-        while (shown > from && wrap_space(w->s->p[shown - 1])) shown--;
+        while (shown > from && str_space(w->s->p[shown - 1])) shown--;
         if (shown > from) {
             if (!first) sb_str(w->out, w->sep);
             sb_slice(w->out, w->s, from, shown);

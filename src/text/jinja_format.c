@@ -61,7 +61,7 @@ static void float_text(core *c, const spec *s, double f, char *out, size_t cap) 
         return;
     }
     if (type == 'r' && s->precision < 0) {
-        float_repr(body, m);
+        str_from_f64(body, m);
     } else {
         char conv = type == '%' ? 'f' : type == 'n' || type == 'r' ? 'g' : type;
         snprintf(fmt, sizeof fmt, s->alt ? "%%#.*%c" : "%%.*%c", conv);
@@ -234,7 +234,8 @@ static void percent_one(percent *p, sbuf *b) {
         if (v_is(v, V_INT) && (v.i < 0 || v.i > 0x10ffff || (v.i >= 0xd800 && v.i < 0xe000)))
             jinja_fail(c, "%%c arg not in range(0x110000)");
         if (v_is(v, V_INT))
-            text = str_new(c, arena_copy(c->a, one, u8_put(one, (uint32_t)v.i)), u8_put(one, (uint32_t)v.i), v.user);
+            text =
+                str_new(c, arena_copy(c->a, one, utf8_put(one, (uint32_t)v.i)), utf8_put(one, (uint32_t)v.i), v.user);
         if (!text || str_chars(text) != 1) jinja_fail(c, "%%c requires int or char");
         s.precision = -1;
         s.align = left ? '<' : '>';

@@ -76,8 +76,6 @@ void sb_pad(sbuf *b, char ch, int64_t times);
 jstr *sb_done(sbuf *b);
 
 /* Characters as Python sees them. */
-uint32_t u8_next(const char *p, size_t n, size_t *i); /* decodes at *i and moves it */
-size_t u8_put(char out[4], uint32_t cp);
 bool cp_space(uint32_t cp);
 bool cp_word(uint32_t cp); /* \w */
 bool cp_alpha(uint32_t cp);
@@ -266,7 +264,6 @@ jstr *value_str(core *c, value v); /* str() */
 void sb_value(sbuf *b, value v);   /* str() appended */
 void sb_repr(sbuf *b, value v);    /* repr() appended */
 jstr *value_repr(core *c, value v);
-void float_repr(char out[40], double f);
 const char *text_of(core *c, const jstr *s); /* NUL-terminated copy, shortened, for messages */
 
 /* ---- operations (jinja_ops.c) ------------------------------------------------------------------------------------ */

@@ -10,7 +10,7 @@ static void json_string(sbuf *b, const jstr *s, bool ascii) {
     size_t from = 0;
     for (size_t i = 0; i < s->n;) {
         size_t at = i;
-        uint32_t cp = u8_next(s->p, s->n, &i);
+        uint32_t cp = utf8_next(s->p, s->n, &i);
         static const char named[] = "\"\"\\\\\nn\rr\tt\ff\bb";
         char esc[16];
         const char *hit = NULL;

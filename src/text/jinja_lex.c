@@ -90,7 +90,7 @@ static bool at(const lexer *l, size_t i, const char *s) {
 static size_t skip_space(const lexer *l, size_t i) {
     while (i < l->n) {
         size_t j = i;
-        if (!cp_space(u8_next(l->p, l->n, &j))) break;
+        if (!cp_space(utf8_next(l->p, l->n, &j))) break;
         i = j;
     }
     return i;
@@ -104,10 +104,8 @@ static void go(lexer *l, size_t i) {
 
 static str rstrip(str s) {
     while (s.n) {
-        size_t i = s.n - 1;
-        while (i && ((uint8_t)s.p[i] & 0xc0) == 0x80) i--;
-        size_t j = i;
-        if (!cp_space(u8_next(s.p, s.n, &j))) break;
+        size_t i = utf8_start(s.p, s.n - 1), j = i;
+        if (!cp_space(utf8_next(s.p, s.n, &j))) break;
         s.n = i;
     }
     return s;
@@ -195,7 +193,7 @@ static bool is_bin(int ch) {
     return ch == '0' || ch == '1';
 }
 static bool is_hex(int ch) {
-    return is_dec(ch) || ((ch | 32) >= 'a' && (ch | 32) <= 'f');
+    return str_digit((char)ch) < 16;
 }
 
 static size_t float_end(const lexer *l, size_t i) {
@@ -256,8 +254,7 @@ static bool lex_number(lexer *l) {
     int64_t v = 0;
     for (size_t k = from; k < end; k++) {
         if (l->p[k] == '_') continue;
-        int d = is_dec((uint8_t)l->p[k]) ? l->p[k] - '0' : (l->p[k] | 32) - 'a' + 10;
-        if (__builtin_mul_overflow(v, base, &v) || __builtin_add_overflow(v, d, &v))
+        if (__builtin_mul_overflow(v, base, &v) || __builtin_add_overflow(v, str_digit(l->p[k]), &v))
             jinja_fail(l->c, "integer beyond 64 bits");
     }
     push(l, T_INT, (str){l->p + i, end - i})->i = v;
@@ -269,8 +266,9 @@ static bool hex_escape(const str s, size_t i, size_t n, uint32_t *cp) {
     if (i + n > s.n) return false;
     *cp = 0;
     for (size_t k = i; k < i + n; k++) {
-        if (!is_hex((uint8_t)s.p[k])) return false;
-        *cp = *cp * 16 + (uint32_t)(is_dec((uint8_t)s.p[k]) ? s.p[k] - '0' : (s.p[k] | 32) - 'a' + 10);
+        int d = str_digit(s.p[k]);
+        if (d >= 16) return false;
+        *cp = *cp * 16 + (uint32_t)d;
     }
     return true;
 }
@@ -300,13 +298,13 @@ static str unescape(lexer *l, str s) {
             size_t k = i;
             while (k < s.n && k < i + 3 && is_oct((uint8_t)s.p[k])) cp = cp * 8 + (uint32_t)(s.p[k++] - '0');
             i = k - 1;
-            n += u8_put(out + n, cp);
+            n += utf8_put(out + n, cp);
         } else if (width) {
             if (!hex_escape(s, i + 1, width, &cp)) jinja_fail(l->c, "truncated \\%c escape in a string", e);
             if (cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000))
                 jinja_fail(l->c, "\\%c%0*x is not a character", e, (int)width, cp);
             i += width;
-            n += u8_put(out + n, cp); /* never longer than the escape */
+            n += utf8_put(out + n, cp); /* never longer than the escape */
         } else if (e == 'N')
             jinja_fail(l->c, "\\N{...} escapes are not supported");
         else {
@@ -338,7 +336,7 @@ static bool lex_name(lexer *l) {
     bool first = true;
     while (i < l->n) {
         size_t j = i;
-        uint32_t cp = u8_next(l->p, l->n, &j);
+        uint32_t cp = utf8_next(l->p, l->n, &j);
         if (!cp_word(cp)) break;
         if (first && cp != '_' && !cp_alpha(cp)) jinja_fail(l->c, "Invalid character in identifier");
         first = false;
@@ -370,7 +368,7 @@ static void lex_operator(lexer *l) {
         return;
     }
     size_t j = l->i;
-    u8_next(l->p, l->n, &j);
+    utf8_next(l->p, l->n, &j);
     jinja_fail(l->c, "unexpected char '%.*s'", (int)(j - l->i), l->p + l->i);
 }
 

@@ -44,7 +44,7 @@ static value m_title(core *c, value self, value *v, const args *a) {
     bool inside = false;
     for (size_t i = 0; i < self.s->n;) {
         size_t at = i;
-        uint32_t cp = u8_next(self.s->p, self.s->n, &i);
+        uint32_t cp = utf8_next(self.s->p, self.s->n, &i);
         sb_case(&b, self.s, at, i, inside ? CASE_LOWER : CASE_TITLE);
         inside = cp_cased(cp);
     }
@@ -55,7 +55,7 @@ static value m_swapcase(core *c, value self, value *v, const args *a) {
     sb_init(&b, c);
     for (size_t i = 0; i < self.s->n;) {
         size_t at = i;
-        uint32_t cp = u8_next(self.s->p, self.s->n, &i);
+        uint32_t cp = utf8_next(self.s->p, self.s->n, &i);
         sb_case(&b, self.s, at, i, cp_upper(cp) ? CASE_LOWER : CASE_UPPER);
     }
     return v_str(sb_done(&b));
@@ -98,7 +98,7 @@ static value m_expandtabs(core *c, value self, value *v, const args *a) {
     sb_init(&b, c);
     for (size_t i = 0; i < self.s->n;) {
         size_t at = i;
-        uint32_t cp = u8_next(self.s->p, self.s->n, &i);
+        uint32_t cp = utf8_next(self.s->p, self.s->n, &i);
         if (cp == '\t') {
             int64_t n = tab > 0 ? tab - column % tab : 0;
             sb_pad(&b, ' ', n);
@@ -135,13 +135,13 @@ static jlist *split_space(core *c, const jstr *s, int64_t max) {
     size_t i = 0;
     while (i < s->n) {
         size_t from = i;
-        if (cp_space(u8_next(s->p, s->n, &i))) continue;
+        if (cp_space(utf8_next(s->p, s->n, &i))) continue;
         if (max-- == 0) {
             list_push(c, l, v_str(str_sub(c, s, from, s->n)));
             break;
         }
         size_t to = i;
-        while (i < s->n && !cp_space(u8_next(s->p, s->n, &i))) to = i;
+        while (i < s->n && !cp_space(utf8_next(s->p, s->n, &i))) to = i;
         list_push(c, l, v_str(str_sub(c, s, from, to)));
     }
     jinja_step(c, l->n + s->n / 64);
@@ -179,9 +179,9 @@ static jlist *rsplit_space(core *c, const jstr *s, int64_t max) {
         size_t from = end;
         while (from > 0) {
             size_t i = from - 1;
-            while (i > 0 && ((uint8_t)s->p[i] & 0xc0) == 0x80) i--;
+            i = utf8_start(s->p, i);
             size_t j = i;
-            if (cp_space(u8_next(s->p, s->n, &j))) break;
+            if (cp_space(utf8_next(s->p, s->n, &j))) break;
             from = i;
         }
         list_push(c, l, v_str(str_sub(c, s, from, end)));
@@ -352,7 +352,7 @@ static value m_replace(core *c, value self, value *v, const args *a) {
         for (size_t i = 0; max != 0; max--) {
             sb_str(&b, new);
             if (i >= s->n) break;
-            u8_next(s->p, s->n, &i);
+            utf8_next(s->p, s->n, &i);
             sb_slice(&b, s, from, i);
             from = i;
             jinja_step(c, 1);
@@ -390,7 +390,7 @@ static bool is_alnum(uint32_t cp) {
 }
 static bool all_chars(value self, bool (*is)(uint32_t)) {
     for (size_t i = 0; i < self.s->n;)
-        if (!is(u8_next(self.s->p, self.s->n, &i))) return false;
+        if (!is(utf8_next(self.s->p, self.s->n, &i))) return false;
     return self.s->n != 0;
 }
 static bool is_digit(uint32_t cp) { /* superscripts and circled digits count as digits, not as decimals */
@@ -429,13 +429,13 @@ static value m_isascii(core *c, value self, value *v, const args *a) {
 static value m_isidentifier(core *c, value self, value *v, const args *a) {
     size_t i = 0;
     if (!all_chars(self, cp_word)) return v_bool(false);
-    uint32_t first = u8_next(self.s->p, self.s->n, &i);
+    uint32_t first = utf8_next(self.s->p, self.s->n, &i);
     return v_bool(first == '_' || cp_alpha(first));
 }
 static value one_case(value self, bool (*good)(uint32_t), bool (*bad)(uint32_t)) {
     bool any = false;
     for (size_t i = 0; i < self.s->n;) {
-        uint32_t cp = u8_next(self.s->p, self.s->n, &i);
+        uint32_t cp = utf8_next(self.s->p, self.s->n, &i);
         if (bad(cp)) return v_bool(false);
         any = any || good(cp);
     }
@@ -450,7 +450,7 @@ static value m_isupper(core *c, value self, value *v, const args *a) {
 static value m_istitle(core *c, value self, value *v, const args *a) {
     bool inside = false, any = false;
     for (size_t i = 0; i < self.s->n;) {
-        uint32_t cp = u8_next(self.s->p, self.s->n, &i);
+        uint32_t cp = utf8_next(self.s->p, self.s->n, &i);
         if (cp_upper(cp) ? inside : cp_lower(cp) && !inside) return v_bool(false);
         inside = cp_cased(cp);
         any = any || inside;
@@ -561,9 +561,10 @@ MARKUP(casefold)
 MARKUP(center)
 MARKUP(expandtabs)
 MARKUP(format)
-MARKUP(join) MARKUP(ljust) MARKUP(lower) MARKUP(lstrip) MARKUP(partition) MARKUP(removeprefix) MARKUP(removesuffix)
-    MARKUP(replace) MARKUP(rjust) MARKUP(rpartition) MARKUP(rsplit) MARKUP(rstrip) MARKUP(split) MARKUP(splitlines)
-        MARKUP(strip) MARKUP(swapcase) MARKUP(title) MARKUP(upper) MARKUP(zfill) static value
+MARKUP(join)
+MARKUP(ljust) MARKUP(lower) MARKUP(lstrip) MARKUP(partition) MARKUP(removeprefix) MARKUP(removesuffix) MARKUP(replace)
+    MARKUP(rjust) MARKUP(rpartition) MARKUP(rsplit) MARKUP(rstrip) MARKUP(split) MARKUP(splitlines) MARKUP(strip)
+        MARKUP(swapcase) MARKUP(title) MARKUP(upper) MARKUP(zfill) static value
     k_striptags(core *c, value self, value *v, const args *a) {
     return filter_apply(c, str_lit(c, "striptags"), self, a);
 }

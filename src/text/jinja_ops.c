@@ -215,7 +215,7 @@ static value slice_str(core *c, jstr *s, int64_t start, int64_t step, int64_t n)
         if (s->chars == s->n)
             to = from + (size_t)n;
         else
-            for (int64_t k = 0; k < n; k++) u8_next(s->p, s->n, &to);
+            for (int64_t k = 0; k < n; k++) utf8_next(s->p, s->n, &to);
         jinja_step(c, to / 256);
         return v_str(str_sub(c, s, from, to));
     }
@@ -224,7 +224,7 @@ static value slice_str(core *c, jstr *s, int64_t start, int64_t step, int64_t n)
     size_t *at = jinja_array(c, size_t, str_chars(s) + 1), i = 0;
     for (size_t k = 0; k < s->chars; k++) {
         at[k] = i;
-        u8_next(s->p, s->n, &i);
+        utf8_next(s->p, s->n, &i);
     }
     at[s->chars] = s->n;
     jinja_step(c, (uint64_t)n + s->n / 16);
@@ -268,17 +268,15 @@ value op_slice(core *c, value obj, value vstart, value vstop, value vstep) {
 static bool clean(const jstr *s, char *out, size_t cap) {
     size_t from = 0, to = s->n, n = 0;
     for (size_t i = 0; i < s->n; from = i)
-        if (!cp_space(u8_next(s->p, s->n, &i))) break;
+        if (!cp_space(utf8_next(s->p, s->n, &i))) break;
     while (to > from) {
-        size_t i = to - 1;
-        while (i > from && ((uint8_t)s->p[i] & 0xc0) == 0x80) i--;
-        size_t j = i;
-        if (!cp_space(u8_next(s->p, s->n, &j))) break;
+        size_t i = utf8_start(s->p, to - 1), j = i;
+        if (!cp_space(utf8_next(s->p, s->n, &j))) break;
         to = i;
     }
     for (size_t i = from; i < to; i++) {
         if ((uint8_t)s->p[i] >= 0x80) { /* digits of other scripts */
-            uint32_t cp = u8_next(s->p, to, &i), zero = cp;
+            uint32_t cp = utf8_next(s->p, to, &i), zero = cp;
             i--;
             if (!cp_digit(cp) || n + 1 >= cap) return false;
             while (cp_digit(zero - 1)) zero--;
@@ -325,7 +323,7 @@ bool str_to_int(const jstr *s, int base, int64_t *out, bool *too_large) {
     if (!*p) return false;
     int64_t v = 0;
     for (; *p; p++) {
-        int d = *p >= '0' && *p <= '9' ? *p - '0' : (*p | 32) >= 'a' && (*p | 32) <= 'z' ? (*p | 32) - 'a' + 10 : 99;
+        int d = str_digit(*p);
         if (d >= base) return false;
         if (__builtin_mul_overflow(v, base, &v) || __builtin_sub_overflow(v, d, &v)) *too_large = true;
     }

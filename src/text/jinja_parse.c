@@ -410,7 +410,7 @@ static void check_utf8(core *c, str s) {
     for (size_t i = 0; i < s.n;) {
         c->line += s.p[i] == '\n';
         size_t from = i;
-        uint32_t cp = u8_next(s.p, s.n, &i);
+        uint32_t cp = utf8_next(s.p, s.n, &i);
         if (cp == 0xfffd && (i - from != 3 || memcmp(s.p + from, "\xef\xbf\xbd", 3) != 0))
             jinja_fail(c, "the template is not UTF-8");
     }

@@ -4,31 +4,6 @@
 #include "jinja_internal.h"
 
 /* ---- characters -------------------------------------------------------------------------------------------------- */
-uint32_t u8_next(const char *p, size_t n, size_t *i) {
-    const uint8_t *s = (const uint8_t *)p + *i;
-    size_t left = n - *i;
-    uint32_t cp = s[0];
-    size_t need = cp < 0x80 ? 1 : cp < 0xc2 ? 0 : cp < 0xe0 ? 2 : cp < 0xf0 ? 3 : cp < 0xf5 ? 4 : 0;
-    static const uint8_t lead[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (need == 0 || need > left) goto bad;
-    cp &= lead[need];
-    for (size_t k = 1; k < need; k++) {
-        if ((s[k] & 0xc0) != 0x80) goto bad;
-        cp = cp << 6 | (s[k] & 0x3f);
-    }
-    if (cp < least[need] || cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000)) goto bad;
-    *i += need;
-    return cp;
-bad:
-    *i += 1;
-    return 0xfffd;
-}
-
-size_t u8_put(char out[4], uint32_t cp) {
-    return (size_t)utf8proc_encode_char((utf8proc_int32_t)cp, (utf8proc_uint8_t *)out);
-}
-
 bool cp_space(uint32_t cp) {
     return (cp >= 9 && cp <= 13) || (cp >= 28 && cp <= 32) || cp == 0x85 || cp == 0xa0 || cp == 0x1680 ||
            (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f ||
@@ -88,7 +63,7 @@ jstr *str_lit(core *c, const char *s) {
 size_t str_chars(jstr *s) {
     if (s->chars != SIZE_MAX) return s->chars;
     size_t n = 0;
-    for (size_t i = 0; i < s->n; n++) u8_next(s->p, s->n, &i);
+    for (size_t i = 0; i < s->n; n++) utf8_next(s->p, s->n, &i);
     return s->chars = n;
 }
 
@@ -96,7 +71,7 @@ size_t str_at(jstr *s, size_t index) {
     if (index >= str_chars(s)) return s->n;
     if (s->chars == s->n) return index;
     size_t i = 0;
-    while (index--) u8_next(s->p, s->n, &i);
+    while (index--) utf8_next(s->p, s->n, &i);
     return i;
 }
 
@@ -244,7 +219,7 @@ void sb_puts(sbuf *b, const char *s) {
 }
 void sb_cp(sbuf *b, uint32_t cp, uint8_t user) {
     char out[4] = {0};
-    sb_add(b, out, u8_put(out, cp), user);
+    sb_add(b, out, utf8_put(out, cp), user);
 }
 void sb_fill(sbuf *b, const jstr *s, int64_t times) {
     size_t total;
@@ -289,7 +264,7 @@ jstr *str_escape(core *c, const jstr *s) {
 static bool strips(uint32_t cp, const jstr *chars) {
     if (!chars) return cp_space(cp);
     for (size_t i = 0; i < chars->n;)
-        if (u8_next(chars->p, chars->n, &i) == cp) return true;
+        if (utf8_next(chars->p, chars->n, &i) == cp) return true;
     return false;
 }
 
@@ -297,14 +272,12 @@ jstr *str_strip(core *c, const jstr *s, const jstr *chars, bool left, bool right
     size_t from = 0, to = s->n;
     while (left && from < to) {
         size_t i = from;
-        if (!strips(u8_next(s->p, to, &i), chars)) break;
+        if (!strips(utf8_next(s->p, to, &i), chars)) break;
         from = i;
     }
     while (right && to > from) {
-        size_t i = to - 1;
-        while (i > from && ((uint8_t)s->p[i] & 0xc0) == 0x80) i--;
-        size_t j = i;
-        if (!strips(u8_next(s->p, to, &j), chars)) break;
+        size_t i = utf8_start(s->p, to - 1), j = i;
+        if (!strips(utf8_next(s->p, to, &j), chars)) break;
         to = i;
     }
     jinja_step(c, (s->n - (to - from)) / 16 * (chars ? chars->n + 1 : 1));
@@ -314,7 +287,7 @@ jstr *str_strip(core *c, const jstr *s, const jstr *chars, bool left, bool right
 size_t str_line(const jstr *s, size_t from, size_t *end) {
     for (size_t i = from; i < s->n;) {
         size_t at = i;
-        uint32_t cp = u8_next(s->p, s->n, &i);
+        uint32_t cp = utf8_next(s->p, s->n, &i);
         if (!((cp >= 10 && cp <= 13) || (cp >= 28 && cp <= 30) || cp == 0x85 || cp == 0x2028 || cp == 0x2029)) continue;
         *end = at;
         if (cp == '\r' && i < s->n && s->p[i] == '\n') i++;
@@ -367,16 +340,14 @@ static bool case_ignorable(uint32_t cp) {
 static bool final_sigma(const jstr *s, size_t at, size_t after) {
     bool before = false;
     for (size_t i = at; i > 0;) {
-        do i--;
-        while (i > 0 && ((uint8_t)s->p[i] & 0xc0) == 0x80);
-        size_t j = i;
-        uint32_t cp = u8_next(s->p, s->n, &j);
+        size_t j = i = utf8_start(s->p, i - 1);
+        uint32_t cp = utf8_next(s->p, s->n, &j);
         if (case_ignorable(cp)) continue;
         before = cp_cased(cp);
         break;
     }
     while (before && after < s->n) {
-        uint32_t cp = u8_next(s->p, s->n, &after);
+        uint32_t cp = utf8_next(s->p, s->n, &after);
         if (!case_ignorable(cp)) return !cp_cased(cp);
     }
     return before;
@@ -385,7 +356,7 @@ static bool final_sigma(const jstr *s, size_t at, size_t after) {
 void sb_case(sbuf *b, const jstr *s, size_t from, size_t to, str_case how) {
     for (size_t i = from; i < to;) {
         size_t at = i;
-        uint32_t cp = u8_next(s->p, s->n, &i);
+        uint32_t cp = utf8_next(s->p, s->n, &i);
         uint8_t user = str_user_at(s, at);
         if (cp < 128) {
             bool letter = how == CASE_UPPER || how == CASE_TITLE ? cp_lower(cp) : cp_upper(cp);

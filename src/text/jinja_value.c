@@ -481,7 +481,7 @@ bool iter_next(core *c, iter *it, value *out) {
     case V_STR: {
         size_t from = it->i;
         if (from >= v.s->n) return false;
-        u8_next(v.s->p, v.s->n, &it->i);
+        utf8_next(v.s->p, v.s->n, &it->i);
         jstr *s = str_sub(c, v.s, from, it->i);
         s->markup = false;
         *out = v_str(s);
@@ -535,53 +535,13 @@ void value_sort(core *c, value *v, value *keys, size_t n, bool reverse) {
 }
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
-/* Shortest digits that read back the same, laid out as Python's repr. */
-void float_repr(char out[40], double f) {
-    if (isnan(f) || isinf(f)) {
-        snprintf(out, 40, "%s", isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");
-        return;
-    }
-    char e[40];
-    for (int precision = 0; precision < 17; precision++) {
-        snprintf(e, sizeof e, "%.*e", precision, f);
-        if (strtod(e, NULL) == f) break;
-    }
-    char *exp = strchr(e, 'e'), digits[24];
-    int x = (int)strtol(exp + 1, NULL, 10), n = 0;
-    bool negative = e[0] == '-';
-    for (char *p = e + negative; p < exp; p++)
-        if (*p != '.') digits[n++] = *p;
-    while (n > 1 && digits[n - 1] == '0') n--;
-    char *o = out;
-    if (negative) *o++ = '-';
-    if (x < -4 || x >= 16) {
-        *o++ = digits[0];
-        if (n > 1) *o++ = '.';
-        for (int i = 1; i < n; i++) *o++ = digits[i];
-        snprintf(o, 14, "e%c%02d", x < 0 ? '-' : '+', abs(x));
-        return;
-    }
-    if (x < 0) {
-        *o++ = '0';
-        *o++ = '.';
-        for (int i = -1; i > x; i--) *o++ = '0';
-        for (int i = 0; i < n; i++) *o++ = digits[i];
-    } else {
-        for (int i = 0; i <= x; i++) *o++ = i < n ? digits[i] : '0';
-        *o++ = '.';
-        for (int i = x + 1; i < n; i++) *o++ = digits[i];
-        if (n <= x + 1) *o++ = '0';
-    }
-    *o = 0;
-}
-
 static void repr_str(sbuf *b, const jstr *s) {
     if (s->markup) sb_puts(b, "Markup(");
     const char *quote = memchr(s->p, '\'', s->n) && !memchr(s->p, '"', s->n) ? "\"" : "'";
     sb_puts(b, quote);
     for (size_t i = 0; i < s->n;) {
         size_t at = i;
-        uint32_t cp = u8_next(s->p, s->n, &i);
+        uint32_t cp = utf8_next(s->p, s->n, &i);
         uint8_t user = str_user_at(s, at);
         char esc[16];
         static const char named[] = "\\\\\nn\rr\tt";
@@ -635,7 +595,7 @@ static void repr_number(sbuf *b, value v) {
         return;
     }
     if (v_is(v, V_FLOAT))
-        float_repr(text, v.f);
+        str_from_f64(text, v.f);
     else if (v_is(v, V_INT))
         snprintf(text, sizeof text, "%lld", (long long)v.i);
     else

@@ -5,9 +5,6 @@
 #include <stdlib.h>
 #include "tokenizer.h"
 
-#define THINK_OPEN  STR("<think>")
-#define THINK_CLOSE STR("</think>")
-
 /* Aho-Corasick over the stop strings; node 0 is the root. */
 typedef struct stops {
     trie trie;
@@ -188,6 +185,21 @@ static size_t find_last(str s, str needle) { /* 1 + its place, 0 when absent */
     for (size_t at = s.n + 1; at-- > 0;)
         if (str_starts(str_slice(s, at, s.n), needle)) return at + 1;
     return 0;
+}
+
+enum { TAIL_IDS = 64 }; /* more than any template writes behind the last message */
+
+void output_prompt_tail(const tokenizer *t, const int32_t *id, size_t n, buf *out) {
+    int32_t open = tokenizer_id(t, THINK_OPEN), close = tokenizer_id(t, THINK_CLOSE);
+    if (open >= 0 && close >= 0) {
+        for (size_t i = n; i-- > 0 && id[i] != close;)
+            if (id[i] == open) return buf_str(out, THINK_OPEN);
+        return;
+    }
+    size_t k = MIN(n, (size_t)TAIL_IDS);
+    for (size_t i = n - k; i < n; i++)
+        if (id[i] < 0 || id[i] >= tokenizer_size(t)) return;
+    tokenizer_decode(t, id + (n - k), k, false, out);
 }
 
 output *output_new(const tokenizer *t, const output_opts *opts) {

@@ -132,6 +132,6 @@ bool chat_template_reads(const chat_template *t, const char *variable) {
     return false;
 }
 
-str chat_template_source(const chat_template *t) {
-    return t->source;
+bool chat_template_thinks(const chat_template *t) {
+    return str_has(t->source, THINK_OPEN);
 }

@@ -1,5 +1,5 @@
 /* tokenizer: the parts that the tokenizer files share. Callers outside the tokenizer use text.h.
- * Flow of an encode: added tokens cut out (tokenizer_added.c) -> normalizers (tokenizer_norm.c) -> pre-tokenizers
+ * Flow of an encode: added tokens cut out (tokenizer.c) -> normalizers (tokenizer_norm.c) -> pre-tokenizers
  * (tokenizer_split.c, patterns in tokenizer_pattern.c) -> model (tokenizer_bpe.c, _unigram.c, _word.c) ->
  * post-processor (tokenizer.c). Decoders: detok.c. Built by tokenizer_json.c, tokenizer_gguf.c, tokenizer_files.c. */
 #pragma once

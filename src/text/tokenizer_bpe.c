@@ -53,7 +53,7 @@ void merges_from_ranks(merges *m, const vocab *v, const uint32_t *rank) {
         str s = v->token[id];
         if (!s.p || rank[id] == UINT32_MAX || vocab_find(v, s) != id) continue;
         for (size_t cut = 1; cut < s.n; cut++) {
-            if (((uint8_t)s.p[cut] & 0xC0) == 0x80) continue;
+            if (utf8_inside(s.p[cut])) continue;
             int32_t left = vocab_find(v, (str){s.p, cut});
             int32_t right = left < 0 ? -1 : vocab_find(v, (str){s.p + cut, s.n - cut});
             if (right >= 0) merges_put(m, left, right, rank[id], id);

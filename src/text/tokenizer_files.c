@@ -93,7 +93,8 @@ static bool tekken_build(tokenizer *t, const json *file, error *err) {
     int64_t n_special = json_int(json_get(config, "default_num_special_tokens"), -1);
     int64_t n_vocab = json_int(json_get(config, "default_vocab_size"), -1);
     str source = json_str(json_get(config, "pattern"), (str){0});
-    if (n_special < 0 || n_special > 1 << 20 || n_vocab < n_special || !source.p || !json_is(list, JSON_ARRAY))
+    if (n_special < 0 || n_special > 1 << 20 || n_vocab < n_special || n_vocab > TOKEN_ID_MAX || !source.p ||
+        !json_is(list, JSON_ARRAY))
         return error_set(err, ERR_FORMAT, "tekken.json: config or vocab is missing or out of range");
     model *m = &t->model;
     m->kind = MODEL_BPE;

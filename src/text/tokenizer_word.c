@@ -14,7 +14,7 @@ bool wordlevel_encode(const model *m, str piece, ids *out, error *err) {
 
 bool wordpiece_encode(const model *m, str piece, ids *out, error *err) {
     size_t chars = 0;
-    for (size_t i = 0; i < piece.n; i++) chars += ((uint8_t)piece.p[i] & 0xC0) != 0x80;
+    for (size_t i = 0; i < piece.n; i++) chars += !utf8_inside(piece.p[i]);
     if (chars > m->chars_max) return unk_push(m, out, err);
     size_t kept = out->n;
     buf s = {0};

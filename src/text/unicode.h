@@ -1,6 +1,6 @@
-/* Unicode as the reference tokenizers see it: UTF-8 stepping, code point classes, lower case, normal forms.
+/* Unicode as the reference tokenizers see it: code point classes, lower case, normal forms.
  * The tables (unicode_table.c) are asked of the reference by tools/unicode.py; normal forms are utf8proc's with the
- * reference's older data respected. Not here: splitting (tokenizer_split.c). */
+ * reference's older data respected. Not here: UTF-8 itself (base/utf8.c), splitting (tokenizer_split.c). */
 #pragma once
 #include "../base/base.h"
 
@@ -79,28 +79,6 @@ static inline bool unicode_in(uint32_t cp, uint32_t categories) {
 static inline bool unicode_is_space(uint32_t cp) {
     return unicode_of(cp) & U_SPACE;
 }
-
-/* Decodes one character of valid UTF-8; *n is its length. */
-static inline uint32_t utf8_get(const char *p, size_t *n) {
-    const uint8_t *s = (const uint8_t *)p;
-    if (s[0] < 0x80) return *n = 1, s[0];
-    if (s[0] < 0xE0) return *n = 2, (s[0] & 31u) << 6 | (s[1] & 63u);
-    if (s[0] < 0xF0) return *n = 3, (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u);
-    return *n = 4, (s[0] & 7u) << 18 | (s[1] & 63u) << 12 | (s[2] & 63u) << 6 | (s[3] & 63u);
-}
-/* The character that ends at s.p[at]; *n is its length. at > 0. */
-static inline uint32_t utf8_before(str s, size_t at, size_t *n) {
-    size_t from = at - 1, len;
-    while (from > 0 && ((uint8_t)s.p[from] & 0xC0) == 0x80) from--;
-    *n = at - from;
-    return utf8_get(s.p + from, &len);
-}
-size_t utf8_put(char out[4], uint32_t cp);
-size_t utf8_valid(str s); /* length of the longest valid prefix; s.n when all is valid */
-/* How many bytes at s.p form one unit for lossy decoding: a character (ok) or a maximal ill-formed part (not ok). 0:
- * more bytes are needed to tell and `final` is false. */
-size_t utf8_unit(str s, bool final, bool *ok);
-void utf8_lossy(str s, buf *out); /* ill-formed parts become U+FFFD, as Python's and Rust's decoders do */
 
 uint32_t unicode_lower(uint32_t cp); /* one code point; U+0130 (two code points) is the caller's */
 

@@ -1,4 +1,4 @@
-/* base: strings, arenas, maps, files, and the compute pool. */
+/* base: strings, UTF-8, arenas, maps, files, and the compute pool. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -83,6 +83,54 @@ static void files_are_written_whole(void **state) {
     buf_free(&b);
 }
 
+static void numbers_are_written_as_python_does(void **state) {
+    static const struct {
+        double v;
+        const char *text;
+    } rows[] = {{0, "0.0"},
+                {-0.0, "-0.0"},
+                {0.1, "0.1"},
+                {1e16, "1e+16"},
+                {123456789012345680.0, "1.2345678901234568e+17"},
+                {0.0001, "0.0001"},
+                {1e-5, "1e-05"},
+                {1234.5, "1234.5"},
+                {5e-324, "5e-324"},
+                {1.7976931348623157e308, "1.7976931348623157e+308"},
+                {1.0 / 3, "0.3333333333333333"}};
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char text[40];
+        str_from_f64(text, rows[i].v);
+        assert_string_equal(text, rows[i].text);
+    }
+    assert_int_equal(str_digit('9'), 9);
+    assert_int_equal(str_digit('F'), 15);
+    assert_int_equal(str_digit('z'), 35);
+    assert_true(str_digit('_') > 35 && str_digit('@') > 35 && str_digit('\xc3') > 35);
+}
+
+static void utf8_steps(void **state) {
+    static const struct {
+        const char *text;
+        uint32_t cp[4];
+    } rows[] = {{"a\u00e9\u6f22", {'a', 0xe9, 0x6f22}},
+                {"\U0001f600", {0x1f600}},
+                {"\xc0\x80", {0xfffd, 0xfffd}},             /* overlong */
+                {"\xed\xa0\x80", {0xfffd, 0xfffd, 0xfffd}}, /* a surrogate */
+                {"x\xe6\xbc", {'x', 0xfffd, 0xfffd}}};      /* cut off */
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        size_t at = 0, k = 0, n = strlen(rows[i].text);
+        while (at < n) assert_int_equal(utf8_next(rows[i].text, n, &at), rows[i].cp[k++]);
+        assert_int_equal(at, n);
+        assert_int_equal(rows[i].cp[k], 0);
+    }
+    size_t len;
+    assert_int_equal(utf8_start("a\u6f22", 3), 1);
+    assert_int_equal(utf8_before(STR("a\u6f22"), 4, &len), 0x6f22);
+    assert_int_equal(len, 3);
+    assert_int_equal(utf8_valid(STR("abcdefgh\u00e9\xff")), 10);
+}
+
 typedef struct tally {
     atomic_int hits[97];
     atomic_int bad_worker;
@@ -114,6 +162,8 @@ static void pool_runs_every_task_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strings),
+        cmocka_unit_test(numbers_are_written_as_python_does),
+        cmocka_unit_test(utf8_steps),
         cmocka_unit_test(errors_keep_the_first),
         cmocka_unit_test(arena_is_bounded),
         cmocka_unit_test(map_finds_everything),

@@ -300,8 +300,20 @@ static void levels_give_the_same_bits(void **state) {
     close_vocab();
 }
 
+/* What a model says counts where it says something; 0 is off there, but for temperature. */
+static void defaults_are_the_model_s(void **state) {
+    sampling s =
+        sampling_defaults(&(gen_defaults){.temperature = NAN, .top_p = NAN, .repetition_penalty = NAN, .top_k = -1});
+    assert_true(s.temperature == TEMPERATURE_DEFAULT && s.top_p == 1 && s.top_k == 0 && s.repetition_penalty == 0);
+    s = sampling_defaults(&(gen_defaults){.temperature = 0, .top_p = 0, .repetition_penalty = 1.5f, .top_k = 40});
+    assert_true(s.temperature == 0 && s.top_p == 1 && s.top_k == 40 && s.repetition_penalty == 1.5f);
+    s = sampling_defaults(&(gen_defaults){.temperature = 1.5f, .top_p = 0.25f, .repetition_penalty = NAN, .top_k = 0});
+    assert_true(s.temperature == 1.5f && s.top_p == 0.25f && s.top_k == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_the_model_s),
         cmocka_unit_test(filters_keep_the_right_tokens),
         cmocka_unit_test(boundaries_on_large_vocabularies),
         cmocka_unit_test(greedy_takes_the_first_of_equals),

@@ -190,7 +190,7 @@ static void in_tokenizer_config(void **state) {
     free(text);
     text = rendered(t, "[]", "[{}]", NULL, NULL);
     assert_string_equal(text, "1 tools");
-    assert_true(str_is(chat_template_source(t), "plain"));
+    assert_false(chat_template_thinks(t));
     assert_true(chat_template_reads(t, "tools"));
     free(text);
     chat_template_free(t);

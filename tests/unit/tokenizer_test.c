@@ -305,6 +305,24 @@ static void long_runs_are_quick(void **state) {
     tokenizer_free(t);
 }
 
+/* Numbers of a file size nothing before they are checked. */
+static void tekken_sizes_are_bounded(void **state) {
+    static const char *const vocab[] = {"1000000000000000", "9223372036854775807", "2"};
+    for (size_t i = 0; i < COUNT(vocab); i++) {
+        error err = {0};
+        arena *a = arena_new(0);
+        char *text = arena_printf(a,
+                                  "{\"config\":{\"pattern\":\"a\",\"default_num_special_tokens\":3,"
+                                  "\"default_vocab_size\":%s},\"vocab\":[]}",
+                                  vocab[i]);
+        const json *file = json_read(a, str_of(text), NULL, &err);
+        assert_non_null(file);
+        assert_null(tokenizer_from_tekken(file, &err));
+        assert_int_equal(err.code, ERR_FORMAT);
+        arena_free(a);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden),
@@ -313,6 +331,7 @@ int main(void) {
         cmocka_unit_test(added_token_spaces),
         cmocka_unit_test(bytes_of_tokens),
         cmocka_unit_test(unknown_parts_are_named),
+        cmocka_unit_test(tekken_sizes_are_bounded),
         cmocka_unit_test(bad_text),
         cmocka_unit_test(long_runs_are_quick),
     };

@@ -174,9 +174,7 @@ static void *cpu_alloc(device *d, size_t bytes, error *err) {
 static void cpu_free(device *d, void *p, size_t bytes) {
     mem_try_free(p, bytes);
 }
-static void cpu_step_begin(device *d, step *s) {
-    s->mirror = NULL; /* the host's tables are the device's */
-}
+static void cpu_step_begin(device *d, step *s) {} /* the host's tables are the device's */
 static void cpu_step_end(device *d) {}
 
 static void cpu_close(device *d) {

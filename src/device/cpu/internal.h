@@ -140,13 +140,12 @@ void cpu_state_copy(device *d, state_store *st, int32_t to, int32_t from);
 void cpu_state_read(device *d, state_store *st, int32_t slot, void *host);
 void cpu_state_write(device *d, state_store *st, int32_t slot, const void *host);
 
-/* One install function a file. Everything but matrix products (vec_body.h, attend_body.h, moe_body.h,
- * delta_body.h): ref, avx2,
- * avx512. */
+/* One install function a file. Everything but matrix products (vec_body.h, attend_body.h, moe_body.h, delta_body.h):
+ * ref, avx2, avx512. */
 void cpu_vec_install_ref(device_ops *op);
 void cpu_vec_install_avx2(device_ops *op);
 void cpu_vec_install_avx512(device_ops *op);
-/* Matrix products and embedding: linear_ref.c, linear_avx2.c, linear_avx512.c, linear_amx.c; packing: pack.c. */
+/* Matrix products and embedding: linear_ref.c, linear_avx2.c, linear_avx512.c; packing: pack.c. */
 void cpu_linear_install_ref(device_ops *op);
 void cpu_linear_install_avx2(device_ops *op);
 void cpu_linear_install_avx512(device_ops *op);
