@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes tests/data/models/qwen3*-odd: random Qwen checkpoints of awkward shapes in Hugging Face's layout, with golden.bin from transformers.
 
-    python tools/make_odd_qwen.py tests/data/models
+    python tools/make_odd_qwen.py tests/data/models [NAME ...]
 
 qwen3_5-odd: head width 80, three query heads a key head, a convolution of 3, DeltaNet heads of 24 and 40, matrices quantised beside norms
 that still lack their 1; its taps are so small that the squared norms of q and k are near the 1e-6 that is added to them.
-qwen3_5_moe-odd: one layer, without attention; gate and up of the experts in one tensor. qwen3_moe-odd: one tensor an expert, weights of
+qwen3_5_moe-odd: one layer, without attention; gate and up of the experts in one tensor. qwen3_next-odd: DeltaNet's inputs in two matrices,
+experts one by one. qwen3_moe-odd: one tensor an expert, weights of
 the chosen not normalised, the first layer dense. Same bytes every time.
 """
 import json, sys
@@ -29,6 +30,11 @@ SHAPES = {
                             linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=16, linear_value_head_dim=32,
                             num_experts=5, num_experts_per_tok=3, moe_intermediate_size=48, shared_expert_intermediate_size=32,
                             vocab_size=257, tie_word_embeddings=True),
+    "qwen3_next-odd": dict(HYBRID, architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", hidden_size=64, num_hidden_layers=2,
+                           num_attention_heads=2, num_key_value_heads=1, head_dim=32, linear_conv_kernel_dim=4, linear_num_key_heads=2,
+                           linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16, intermediate_size=64,
+                           num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32,
+                           norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], vocab_size=301, tie_word_embeddings=False),
     "qwen3_moe-odd": dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", rms_norm_eps=1e-6, hidden_act="silu",
                           max_position_embeddings=4096, eos_token_id=2, rope_theta=10000.0, hidden_size=96, intermediate_size=64,
                           num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=96, num_experts=7,
@@ -46,8 +52,12 @@ def attention(c, gate):
 def delta(c):
     D, Hk, Hv = c["hidden_size"], c["linear_num_key_heads"], c["linear_num_value_heads"]
     Ck, Cv = Hk * c["linear_key_head_dim"], Hv * c["linear_value_head_dim"]
-    return {"linear_attn.in_proj_qkv": (2 * Ck + Cv, D), "linear_attn.in_proj_z": (Cv, D), "linear_attn.in_proj_b": (Hv, D),
-            "linear_attn.in_proj_a": (Hv, D), "linear_attn.out_proj": (D, Cv)}, 2 * Ck + Cv  # fmt: skip
+    if c["model_type"] == "qwen3_next":
+        own = {"linear_attn.in_proj_qkvz": (2 * Ck + 2 * Cv, D), "linear_attn.in_proj_ba": (2 * Hv, D)}
+    else:
+        own = {"linear_attn.in_proj_qkv": (2 * Ck + Cv, D), "linear_attn.in_proj_z": (Cv, D), "linear_attn.in_proj_b": (Hv, D),
+               "linear_attn.in_proj_a": (Hv, D)}  # fmt: skip
+    return {**own, "linear_attn.out_proj": (D, Cv)}, 2 * Ck + Cv
 
 
 def mlp(prefix, D, F):
@@ -56,6 +66,7 @@ def mlp(prefix, D, F):
 
 def layer(c, i, rng, matrices, plain):
     D, hybrid, p = c["hidden_size"], "full_attention_interval" in c, f"model.layers.{i}."
+    apart = c["model_type"] != "qwen3_5_moe_text"
     center = 0 if hybrid else 1
     norms = {"input_layernorm": D, "post_attention_layernorm": D}
     if not hybrid or (i + 1) % c["full_attention_interval"] == 0:
@@ -75,12 +86,13 @@ def layer(c, i, rng, matrices, plain):
     else:
         E, F = c["num_experts"], c["moe_intermediate_size"]
         own["mlp.gate"] = (E, D)
-        if hybrid:
+        if not apart:
             plain[p + "mlp.experts.gate_up_proj"] = rng.standard_normal((E, 2 * F, D)) * 1.7 / np.sqrt(D)
             plain[p + "mlp.experts.down_proj"] = rng.standard_normal((E, D, F)) * 1.7 / np.sqrt(F)
+        if hybrid:
             own.update(mlp("mlp.shared_expert.", D, c["shared_expert_intermediate_size"]))
             own["mlp.shared_expert_gate"] = (1, D)
-        for e in range(0 if hybrid else E):
+        for e in range(E if apart else 0):
             own.update(mlp(f"mlp.experts.{e}.", D, F))
     matrices.update({p + n: s for n, s in own.items()})
 
@@ -107,7 +119,8 @@ def checkpoint(folder, c, rng):
 
 
 def main():
-    for name, c in SHAPES.items():
+    for name in sys.argv[2:] or SHAPES:
+        c = SHAPES[name]
         folder, rng = Path(sys.argv[1]) / name, np.random.default_rng(20261130)
         checkpoint(folder, c, rng)
         golden(folder, c["vocab_size"], rng)

@@ -63,16 +63,15 @@ bool tensors_disjoint(const file_bytes *f, const tensor_list *list, size_t from,
 
 bool tensor_matrix(const checkpoint *c, const stored_tensor *t, weight_src *out, error *err) {
     char dims[192];
-    const int64_t *d = t->dim + t->ndim - 2;
-    bool ok = t->ndim == 2 || t->ndim == 3;
+    bool ok = t->ndim >= 1 && t->ndim <= 3;
     for (int32_t i = 0; ok && i < t->ndim; i++) ok = t->dim[i] > 0 && t->dim[i] <= INT32_MAX;
     if (!ok)
         return tensor_error(c, t, err,
-                            "shape %s is not a matrix [out,in] or [experts,out,in] with sizes from 1 to 2147483647",
+                            "shape %s is not a matrix [in], [out,in] or [experts,out,in] with sizes from 1 to 2147483647",
                             dims_text(t->dim, t->ndim, dims));
     out->n_experts = t->ndim == 3 ? (int32_t)t->dim[0] : 1;
-    out->n_out = (int32_t)d[0];
-    out->n_in = (int32_t)d[1];
+    out->n_out = t->ndim > 1 ? (int32_t)t->dim[t->ndim - 2] : 1; /* GGUF stores a matrix of one row as a vector */
+    out->n_in = (int32_t)t->dim[t->ndim - 1];
     out->codes = t->p;
     return true;
 }

@@ -40,6 +40,18 @@ static const pair gemma4_metadata[] = {
     {"top_k_experts", "expert_used_count"},
     {"moe_intermediate_size", "expert_feed_forward_length"},
 };
+static const pair qwen_metadata[] = {
+    /* those with experts or recurrent layers */
+    {"num_experts", "expert_count"},
+    {"num_experts_per_tok", "expert_used_count"},
+    {"moe_intermediate_size", "expert_feed_forward_length"},
+    {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+    {"full_attention_interval", "full_attention_interval"},
+    {"linear_conv_kernel_dim", "ssm.conv_kernel"},
+    {"linear_num_key_heads", "ssm.group_count"},
+    {"linear_num_value_heads", "ssm.time_step_rank"},
+    {"linear_key_head_dim", "ssm.state_size"},
+};
 static const pair scaling_metadata[] = {
     {"rope_type", "rope.scaling.type"},
     {"factor", "rope.scaling.factor"},
@@ -114,6 +126,34 @@ static const pair gemma_names[] = {
     {"experts.switch_glu.down_proj", "ffn_down_exps"},
 };
 
+static const pair qwen3_moe_names[] = {
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.switch_mlp.gate_proj", "ffn_gate_exps"},
+    {"mlp.switch_mlp.up_proj", "ffn_up_exps"},
+    {"mlp.switch_mlp.down_proj", "ffn_down_exps"},
+};
+static const pair qwen3_5_names[] = {
+    {"linear_attn.in_proj_qkv", "attn_qkv"},
+    {"linear_attn.in_proj_z", "attn_gate"},
+    {"linear_attn.in_proj_b", "ssm_beta"},
+    {"linear_attn.in_proj_a", "ssm_alpha"},
+    {"linear_attn.in_proj_ba", "ssm_ba"},
+    {"linear_attn.conv1d", "ssm_conv1d"},
+    {"linear_attn.A_log", "ssm_a"},
+    {"linear_attn.dt_bias", "ssm_dt.bias"},
+    {"linear_attn.norm", "ssm_norm"},
+    {"linear_attn.out_proj", "ssm_out"},
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.switch_mlp.gate_proj", "ffn_gate_exps"},
+    {"mlp.switch_mlp.up_proj", "ffn_up_exps"},
+    {"mlp.switch_mlp.down_proj", "ffn_down_exps"},
+    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+    {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+};
+
 /* names: where an architecture differs from common_names; looked up first. */
 #define OWN(table) table, COUNT(table)
 static const struct architecture {
@@ -132,6 +172,10 @@ static const struct architecture {
     {"glm4", "glm4", OWN(glm4_names), NULL, 0},
     {"phi3", "phi3", NULL, 0, NULL, 0},
     {"starcoder2", "starcoder2", OWN(starcoder2_names), NULL, 0},
+    {"qwen3moe", "qwen3_moe", OWN(qwen3_moe_names), OWN(qwen_metadata)},
+    {"qwen35", "qwen3_5", OWN(qwen3_5_names), OWN(qwen_metadata)},
+    {"qwen35moe", "qwen3_5", OWN(qwen3_5_names), OWN(qwen_metadata)},
+    {"qwen3next", "qwen3_next", OWN(qwen3_5_names), OWN(qwen_metadata)},
     {"gemma", "gemma", NULL, 0, NULL, 0},
     {"gemma2", "gemma2", OWN(gemma_names), NULL, 0},
     {"gemma3", "gemma3", OWN(gemma_names), NULL, 0},
@@ -183,6 +227,20 @@ static void put_metadata(json_builder *to, const checkpoint *c, const char *arch
         const json *v = json_get(checkpoint_config(c), key);
         if (v) json_put(to, table[i].hf, *v);
     }
+}
+
+/* Numbers that the metadata holds only together with others. */
+static void put_derived(json_builder *to, const checkpoint *c, const char *arch) {
+    static const char *const keys[] = {"ssm.inner_size", "ssm.time_step_rank", "nextn_predict_layers", "block_count"};
+    int64_t value[COUNT(keys)];
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        char key[128];
+        snprintf(key, sizeof key, "%s.%s", arch, keys[i]);
+        value[i] = json_int(json_get(checkpoint_config(c), key), 0);
+    }
+    if (value[0] > 0 && value[1] > 0) json_put(to, "linear_value_head_dim", json_of_int(value[0] / value[1]));
+    if (value[2] > 0 && value[2] < value[3]) /* the blocks of a prediction head come last */
+        json_put(to, "num_hidden_layers", json_of_int(value[3] - value[2]));
 }
 
 /* Which layers have a window: a flag each, or every how many one has none. */
@@ -261,7 +319,8 @@ const json *gguf_config(const checkpoint *c, arena *a, error *err) {
     }
     json_builder b = {.a = a};
     json_put(&b, "model_type", json_of_str(str_of(arch->model_type)));
-    put_metadata(&b, c, arch->name, arch->metadata, arch->n_metadata); /* of equal keys the first counts */
+    put_derived(&b, c, arch->name); /* of equal keys the first counts */
+    put_metadata(&b, c, arch->name, arch->metadata, arch->n_metadata);
     put_metadata(&b, c, arch->name, metadata, COUNT(metadata));
     put_windows(&b, c, arch->name);
     if (!put_scaling(&b, c, arch->name, err)) return NULL;

@@ -1,4 +1,5 @@
-/* Qwen 3.5, 3.6, 3.8, dense and with experts: gated DeltaNet layers, every few of them one of gated attention.
+/* Qwen 3.5, 3.6, 3.8 and Qwen3-Next, dense and with experts: gated DeltaNet layers, every few of them one of gated
+ * attention.
  * Sources: arXiv 2412.06464 (gated delta rule), 2505.06708 (gated attention); oracle: transformers modeling_qwen3_5.py,
  * modeling_qwen3_5_moe.py.  Letters: internal.h; DeltaNet: Hk, Hv heads of width Dk, Dv, C = 2·Hk·Dk + Hv·Dv channels
  * of a convolution over J rows; E experts, A of them chosen, Fe and Fs the width of one and of the shared one. */
@@ -36,15 +37,21 @@
     T(norm, norm_a, "input_layernorm", D) \
     T(norm, norm_f, "post_attention_layernorm", D)
 #define QWEN_DELTA(T)                                 \
-    T(weight, qkv, "linear_attn.in_proj_qkv", C, D)   \
-    T(weight, z, "linear_attn.in_proj_z", Hv *Dv, D)  \
-    T(weight, b, "linear_attn.in_proj_b", Hv, D)      \
-    T(weight, a, "linear_attn.in_proj_a", Hv, D)      \
     T(conv, taps, "linear_attn.conv1d", C, J)         \
     T(rate, decay_rate, "linear_attn.A_log", Hv)      \
     T(tensor, decay_shift, "linear_attn.dt_bias", Hv) \
     T(tensor, norm_o, "linear_attn.norm", Dv)         \
     T(weight, out, "linear_attn.out_proj", D, Hv *Dv)
+/* Four products, or two whose rows lie by key head: q, k, the values, the gates of these; b and a of its value heads.
+ */
+#define QWEN_QKV_Z(T)                               \
+    T(weight, qkv, "linear_attn.in_proj_qkv", C, D) \
+    T(weight, z, "linear_attn.in_proj_z", Hv *Dv, D)
+#define QWEN_B_A(T)                              \
+    T(weight, b, "linear_attn.in_proj_b", Hv, D) \
+    T(weight, a, "linear_attn.in_proj_a", Hv, D)
+#define QWEN_QKVZ(T) T(weight, qkvz, "linear_attn.in_proj_qkvz", C + Hv * Dv, D)
+#define QWEN_BA(T)   T(weight, ba, "linear_attn.in_proj_ba", 2 * Hv, D)
 #define QWEN_ATTENTION_NORMS(T)             \
     T(norm, norm_q, "self_attn.q_norm", Dh) \
     T(norm, norm_k, "self_attn.k_norm", Dh)
@@ -65,15 +72,19 @@
     T(weight, share, "mlp.shared_expert_gate", 1, D)
 
 #define QWEN_STREAM(B) B(x, m->D) /* the residual stream */
-#define QWEN_BLOCK(B)         \
-    B(h, m->D) /* its norm */ \
-    B(r, m->D) /* what a block adds to it */
-#define QWEN_DELTA_WORK(B)                             \
+#define QWEN_BLOCK(B)                  \
+    B(h, m->D)          /* its norm */ \
+    B(r, m->D)          /* what a block adds to it */
+#define QWEN_BY_HEAD(B) /* Qwen3-Next's products */    \
+    B(qkvz, m->by_key_head ? m->C + m->Hv * m->Dv : 0) \
+    B(ba, m->ba_by_key_head ? 2 * m->Hv : 0)
+#define QWEN_DELTA_IN(B)                               \
     B(qkv, m->C) /* before the convolution */          \
-    B(c, m->C)   /* after it */                        \
     B(z, m->Hv * m->Dv)                                \
     B(beta, m->Hv) /* how much of a value is learnt */ \
-    B(keep, m->Hv) /* how much of the state is kept */ \
+    B(keep, m->Hv) /* how much of the state is kept */
+#define QWEN_DELTA_OUT(B)                  \
+    B(c, m->C) /* after the convolution */ \
     B(o, m->Hv * m->Dv)
 #define QWEN_ATTENTION_WORK(B)                                 \
     B(q, m->H * 2 * m->Dh) /* a head's query, then its gate */ \
@@ -85,7 +96,9 @@
     B(u, MAX(m->F, m->Fs))                                       \
     B(shared, m->E ? m->D : 0) /* what the shared expert says */ \
     B(share, m->E ? 1 : 0)     /* and how much that counts */
-#define QWEN_WORK(B) QWEN_STREAM(B) QWEN_BLOCK(B) QWEN_DELTA_WORK(B) QWEN_ATTENTION_WORK(B) QWEN_FFN_WORK(B)
+#define QWEN_WORK(B) \
+    QWEN_STREAM(B)   \
+    QWEN_BLOCK(B) QWEN_BY_HEAD(B) QWEN_DELTA_IN(B) QWEN_DELTA_OUT(B) QWEN_ATTENTION_WORK(B) QWEN_FFN_WORK(B)
 
 typedef tensor conv; /* taps [J,C]; stored [C,J], with a dimension of 1 before or after J */
 typedef tensor rate; /* −exp of what is stored */
@@ -93,6 +106,10 @@ typedef tensor rate; /* −exp of what is stored */
 typedef struct layer {
     QWEN_LAYER(TENSOR_MEMBER)
     QWEN_DELTA(TENSOR_MEMBER)
+    QWEN_QKV_Z(TENSOR_MEMBER)
+    QWEN_B_A(TENSOR_MEMBER)
+    QWEN_QKVZ(TENSOR_MEMBER)
+    QWEN_BA(TENSOR_MEMBER)
     QWEN_ATTENTION_NORMS(TENSOR_MEMBER)
     QWEN_ATTENTION(TENSOR_MEMBER)
     QWEN_DENSE(TENSOR_MEMBER)
@@ -106,7 +123,9 @@ typedef struct qwen {
     model base;
     QWEN_CONFIG(CONFIG_MEMBER)
     int32_t C;
-    bool raw; /* Hugging Face's own layout: norms are stored less 1 */
+    bool by_key_head, ba_by_key_head; /* Qwen3-Next: qkvz and ba are one matrix each (in GGUF only ba) */
+    bool tiled;                       /* value heads in the order of GGUF's qwen35: h belongs to key head h % Hk */
+    bool raw;                         /* Hugging Face's own layout: norms are stored less 1 */
     QWEN_TOK(TENSOR_MEMBER)
     QWEN_NORM(TENSOR_MEMBER)
     weight head;
@@ -187,6 +206,9 @@ static void configure(model *base, config *c) {
     base->info.context_max = m->context;
     m->C = 2 * m->Hk * m->Dk + m->Hv * m->Dv;
     m->raw = !base->gguf && is_raw(c);
+    m->ba_by_key_head = !strcmp(c->type, "qwen3_next");
+    m->by_key_head = m->ba_by_key_head && !base->gguf;
+    m->tiled = base->gguf && !m->ba_by_key_head;
     rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh, .partial = 0.25f});
     m->how = (attn){.scale = 1 / sqrtf((float)m->Dh)};
     m->l = model_alloc(base, (size_t)m->L * sizeof *m->l);
@@ -215,6 +237,16 @@ static void bind(model *base, binder *b) {
             bind_bias(b, false);
         } else {
             QWEN_DELTA(TENSOR_BIND)
+            if (m->by_key_head) {
+                QWEN_QKVZ(TENSOR_BIND)
+            } else {
+                QWEN_QKV_Z(TENSOR_BIND)
+            }
+            if (m->ba_by_key_head) {
+                QWEN_BA(TENSOR_BIND)
+            } else {
+                QWEN_B_A(TENSOR_BIND)
+            }
         }
         if (E) {
             QWEN_SPARSE(TENSOR_BIND)
@@ -232,14 +264,39 @@ static void work(model *base, plan *p) {
     if (m->E) moe_plan(p, &m->moe, m->E, m->A, m->Fe, m->D);
 }
 
+/* qkv [T,C], z [T,Hv*Dv], beta and keep [T,Hv] = projections of h */
+static void delta_inputs(qwen *m, const layer *w, const step *s, tensor h) {
+    device *d = m->base.d;
+    const int32_t T = s->n_rows, Hk = m->Hk, r = m->Hv / m->Hk, Dk = m->Dk, rDv = r * m->Dv;
+    QWEN_BY_HEAD(WORK_TAKE)
+    QWEN_DELTA_IN(WORK_TAKE)
+    if (m->by_key_head) {
+        linear2(qkvz, ba, h, w->qkvz, w->ba);
+        tensor by = heads(qkvz, Hk), dv = tensor_cols(qkv, 2 * Hk * Dk, Hk * rDv); /* by [T,Hk,2*Dk+2*rDv] */
+        copy(heads(tensor_cols(qkv, 0, Hk * Dk), Hk), tensor_cols(by, 0, Dk));
+        copy(heads(tensor_cols(qkv, Hk * Dk, Hk * Dk), Hk), tensor_cols(by, Dk, Dk));
+        copy(heads(dv, Hk), tensor_cols(by, 2 * Dk, rDv));
+        copy(heads(z, Hk), tensor_cols(by, 2 * Dk + rDv, rDv));
+    } else {
+        linear2(qkv, z, h, w->qkv, w->z);
+        if (m->ba_by_key_head) linear(ba, h, w->ba);
+    }
+    if (m->ba_by_key_head) {
+        copy(heads(beta, Hk), tensor_cols(heads(ba, Hk), 0, r));
+        copy(heads(keep, Hk), tensor_cols(heads(ba, Hk), r, r));
+    } else {
+        linear2(beta, keep, h, w->b, w->a);
+    }
+}
+
 /* r [T,D] = DeltaNet(h). False: only the state was wanted. */
 static bool delta_net(qwen *m, const layer *w, const step *s, bool state_only) {
     device *d = m->base.d;
     const int32_t T = s->n_rows, Hk = m->Hk, Hv = m->Hv, Dk = m->Dk, Dv = m->Dv;
     QWEN_BLOCK(WORK_TAKE)
-    QWEN_DELTA_WORK(WORK_TAKE)
-    linear2(qkv, z, h, w->qkv, w->z);   /* [T,C], [T,Hv*Dv] */
-    linear2(beta, keep, h, w->b, w->a); /* [T,Hv] */
+    QWEN_DELTA_IN(WORK_TAKE)
+    QWEN_DELTA_OUT(WORK_TAKE)
+    delta_inputs(m, w, s, h);
     conv1d(c, qkv, w->taps, w->index);
     act(c, c, ACT_SILU);
     tensor dq = heads(tensor_cols(c, 0, Hk * Dk), Hk), dk = heads(tensor_cols(c, Hk * Dk, Hk * Dk), Hk);
@@ -248,7 +305,7 @@ static bool delta_net(qwen *m, const layer *w, const step *s, bool state_only) {
     l2norm(dk, dk, 1, 1e-6f);
     act(beta, beta, ACT_SIGMOID);
     decay(keep, keep, w->decay_rate, w->decay_shift);
-    delta_rule(heads(o, Hv), dq, dk, dv, keep, beta, m->base.gguf, w->index); /* [T,Hv,Dv] */
+    delta_rule(heads(o, Hv), dq, dk, dv, keep, beta, m->tiled, w->index); /* [T,Hv,Dv] */
     if (state_only) return false;
     rms_norm(heads(o, Hv), heads(o, Hv), w->norm_o, m->eps);
     act_mul(o, z, o, ACT_SILU);

@@ -296,7 +296,7 @@ static void quantisation_entries(void **state) {
         {"{\"quantization\":{\"group_size\":64,\"bits\":5}}", "m", 0, 0, 0, 0, 0, 0, "m.weight at byte"},
         {"{\"quantization\":{\"group_size\":64,\"bits\":2}}", "m", 0, 0, 0, 0, 0, 0, "m.scales at byte"},
         {"{}", "i", 0, 0, 0, 0, 0, 0, "i.weight at byte"},
-        {"{}", "v", 0, 0, 0, 0, 0, 0, "v.weight at byte"},
+        {"{}", "v", WF_F32, 1, 1, 1, 0, 0, NULL}, /* a vector is a matrix of one row */
     };
     buf b = file_of(quant_header, 206);
     for (size_t i = 0; i < COUNT(cases); i++) {

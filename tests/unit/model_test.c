@@ -196,7 +196,7 @@ static double median_kl(diff *x) {
 
 /* One wrong choice of an expert or of an indexed key makes a bf16 mean meaningless: medians for these. */
 static bool is_routed(const char *name) {
-    static const char *const parts[] = {"_moe", "gemma4_26b", "deepseek", "glm_dsa"};
+    static const char *const parts[] = {"_moe", "_next", "gemma4_26b", "deepseek", "glm_dsa"};
     for (size_t i = 0; i < COUNT(parts); i++)
         if (strstr(name, parts[i])) return true;
     return false;
@@ -249,6 +249,7 @@ static const struct {
     {"qwen3_5_27b-q4", "qwen3_5_27b-q4/golden.bin", false, true, 5e-4},
     {"qwen3_5_moe-q4", "qwen3_5_moe-q4/golden.bin", false, true, 5e-4},
     {"qwen3_5-odd", "qwen3_5-odd/golden.bin", false, false, 5e-4},
+    {"qwen3_next-odd", "qwen3_next-odd/golden.bin", false, false, 5e-4},
     {"qwen3_5_moe-odd", "qwen3_5_moe-odd/golden.bin", false, false, 5e-4},
     {"deepseek_v3-q4", "deepseek_v3-q4/golden.bin", false, true, 5e-4},
     {"deepseek_v3-odd", "deepseek_v3-odd/golden.bin", false, true, 5e-4},
