@@ -49,14 +49,15 @@ $(BUILD)/libhearth.so: $(LIB_OBJ)
 	$(CC) -shared $(SANFLAGS_$(SAN)) -Wl,-soname,libhearth.so.0 -o $@ $^ $(LIB_LIBS)
 	@ln -sf libhearth.so $(BUILD)/libhearth.so.0
 
-# pkg-config: build/hearth.pc describes the library in this tree (programs find it there when they run), the installed one
-# that under PREFIX.
+# pkg-config: build/hearth.pc describes the library in this tree, the installed one that under PREFIX. Programs find it there
+# when they run, wherever the loader does not look by itself.
 comma := ,
+rpath = $(if $(filter /usr/lib /usr/local/lib,$1),, -Wl$(comma)-rpath$(comma)$1)
 pc = printf '%s\n' 'Name: hearth' 'Description: run language models on your own machine' 'Version: $(VERSION)' \
      'Cflags: -I$1' 'Libs: -L$2 -lhearth$3' 'Libs.private: $(LIB_LIBS)'
 $(BUILD)/hearth.pc: Makefile VERSION
 	@mkdir -p $(@D)
-	@$(call pc,$(abspath include),$(abspath $(BUILD)), -Wl$(comma)-rpath$(comma)$(abspath $(BUILD))) > $@
+	@$(call pc,$(abspath include),$(abspath $(BUILD)),$(call rpath,$(abspath $(BUILD)))) > $@
 
 PREFIX ?= /usr/local
 DEST = $(DESTDIR)$(PREFIX)
@@ -69,7 +70,7 @@ install: all
 	install -m 755 $(BUILD)/libhearth.so $(DEST)/lib/$(SO)
 	ln -sf $(SO) $(DEST)/lib/libhearth.so.0
 	ln -sf $(SO) $(DEST)/lib/libhearth.so
-	@$(call pc,$(PREFIX)/include,$(PREFIX)/lib) > $(DEST)/lib/pkgconfig/hearth.pc
+	@$(call pc,$(PREFIX)/include,$(PREFIX)/lib,$(call rpath,$(PREFIX)/lib)) > $(DEST)/lib/pkgconfig/hearth.pc
 
 # The page's files, embedded: one symbol pair a file, listed in a table (src/server/web.h).
 $(BUILD)/web_files.S: $(WEB_FILES) tools/embed.sh
