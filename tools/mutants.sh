@@ -8,6 +8,7 @@ root="$PWD" tree="$PWD/build-mutants/tree" log="$PWD/build-mutants/log"
 names=("$@")
 [ $# -gt 0 ] || mapfile -t names < <(basename -s .patch tests/mutants/*.patch)
 mkdir -p build-mutants
+export CCACHE_NOHASHDIR=1 # objects of this tree serve the other: only paths for debuggers differ
 trap 'git worktree remove --force "$tree"' EXIT
 git worktree add --quiet --force --detach "$tree" HEAD || exit 1
 
