@@ -11,20 +11,35 @@
 #include <unistd.h>
 #include "pool.h"
 
-/* About 20 µs of pauses: longer than the gaps inside a decode step, shorter than what an idle server would notice. */
-enum { SPINS = 4000, THREADS_MAX = 256 };
+/* Longer than the gaps inside a decode step, shorter than what an idle server would notice. */
+enum { SPIN_NS = 100000, PAUSES_PER_CLOCK = 32, THREADS_MAX = 256, TASK_BITS = 24 };
+
+/* A job's tasks are handed out by one atomic word: its number, how many tasks it has, and the next one. A worker that
+ * comes late or is asleep is not waited for: a job ends when its tasks are done, and a late ticket is beyond n_tasks or
+ * belongs to the next job, whose description is in place before its tickets are. */
+typedef uint64_t ticket; /* job (16 bits) | n_tasks (24) | next (24) */
+static uint32_t ticket_next(ticket t) {
+    return t & ((1u << TASK_BITS) - 1);
+}
+static uint32_t ticket_tasks(ticket t) {
+    return t >> TASK_BITS & ((1u << TASK_BITS) - 1);
+}
+static bool ticket_open(ticket t) {
+    return ticket_next(t) < ticket_tasks(t);
+}
 
 struct pool {
     int n;
     pthread_t *threads; /* owns; n-1 workers */
     void (*fn)(void *arg, int task, int worker);
     void *arg;
-    int n_tasks;
+    uint32_t job;
     atomic_bool stop;
-    _Alignas(64) atomic_uint epoch;   /* a job's number; futex word of sleeping workers */
+    _Alignas(64) _Atomic ticket tickets;
+    _Alignas(64) atomic_uint posted;  /* counts jobs; futex word of sleeping workers */
     _Alignas(64) atomic_int sleeping; /* workers inside the futex */
-    _Alignas(64) atomic_int next;     /* next task to hand out */
-    _Alignas(64) atomic_int active;   /* workers that have not finished the present job; futex word of the caller */
+    _Alignas(64) atomic_int left;     /* tasks of the job that are not done; futex word of the caller */
+    _Alignas(64) atomic_bool caller_sleeps;
 };
 
 typedef struct start {
@@ -45,21 +60,43 @@ static void futex_wake(void *word, int n) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
+/* Takes tasks until none is left. */
 static void work(pool *p, int worker) {
-    for (int t; (t = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < p->n_tasks;)
-        p->fn(p->arg, t, worker);
+    while (ticket_open(atomic_load_explicit(&p->tickets, memory_order_relaxed))) {
+        ticket t = atomic_fetch_add_explicit(&p->tickets, 1, memory_order_acq_rel);
+        if (!ticket_open(t)) break;
+        p->fn(p->arg, (int)ticket_next(t), worker); /* this task is not done, so the job cannot be replaced under us */
+        if (atomic_fetch_sub_explicit(&p->left, 1, memory_order_acq_rel) == 1 && atomic_load(&p->caller_sleeps))
+            futex_wake(&p->left, 1);
+    }
+}
+
+static bool spin_until(const void *word, bool (*ready)(const void *word, unsigned seen), unsigned seen) {
+    for (uint64_t end = 0;;) {
+        for (int i = 0; i < PAUSES_PER_CLOCK; i++) {
+            if (ready(word, seen)) return true;
+            pause_cpu();
+        }
+        uint64_t now = clock_ns();
+        if (!end) end = now + SPIN_NS;
+        if (now > end) return false;
+    }
+}
+
+static bool job_posted(const void *word, unsigned seen) {
+    return atomic_load_explicit((const atomic_uint *)word, memory_order_acquire) != seen;
+}
+static bool all_done(const void *word, unsigned seen) {
+    return atomic_load_explicit((const atomic_int *)word, memory_order_acquire) == 0;
 }
 
 static unsigned wait_for_job(pool *p, unsigned seen) {
-    unsigned now;
-    for (int i = 0; i < SPINS; i++) {
-        if ((now = atomic_load_explicit(&p->epoch, memory_order_acquire)) != seen) return now;
-        pause_cpu();
+    if (!spin_until(&p->posted, job_posted, seen)) {
+        atomic_fetch_add(&p->sleeping, 1);
+        while (atomic_load(&p->posted) == seen) futex_wait(&p->posted, seen);
+        atomic_fetch_sub(&p->sleeping, 1);
     }
-    atomic_fetch_add(&p->sleeping, 1);
-    while ((now = atomic_load(&p->epoch)) == seen) futex_wait(&p->epoch, seen);
-    atomic_fetch_sub(&p->sleeping, 1);
-    return now;
+    return atomic_load(&p->posted);
 }
 
 static void *run_worker(void *arg) {
@@ -69,29 +106,36 @@ static void *run_worker(void *arg) {
         seen = wait_for_job(s.p, seen);
         if (atomic_load(&s.p->stop)) return NULL;
         work(s.p, s.worker);
-        if (atomic_fetch_sub_explicit(&s.p->active, 1, memory_order_acq_rel) == 1) futex_wake(&s.p->active, 1);
     }
 }
 
+/* Sequentially consistent with `sleeping`: a worker either sees the new count or is counted asleep. */
+static void post(pool *p) {
+    atomic_fetch_add(&p->posted, 1);
+    if (atomic_load(&p->sleeping)) futex_wake(&p->posted, p->n);
+}
+
+static void wait_for_end(pool *p) {
+    if (spin_until(&p->left, all_done, 0)) return;
+    atomic_store(&p->caller_sleeps, true);
+    for (int left; (left = atomic_load(&p->left)) != 0;) futex_wait(&p->left, (unsigned)left);
+    atomic_store(&p->caller_sleeps, false);
+}
+
 void pool_run(pool *p, int n_tasks, void (*fn)(void *arg, int task, int worker), void *arg) {
-    if (p->n == 1 || n_tasks <= 1) {
+    if (p->n == 1 || n_tasks <= 1 || n_tasks >= 1 << (TASK_BITS - 1)) {
         for (int t = 0; t < n_tasks; t++) fn(arg, t, 0);
         return;
     }
     p->fn = fn;
     p->arg = arg;
-    p->n_tasks = n_tasks;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->active, p->n - 1, memory_order_relaxed);
-    atomic_fetch_add(&p->epoch, 1); /* sequentially consistent with `sleeping`, so that no worker misses it */
-    if (atomic_load(&p->sleeping)) futex_wake(&p->epoch, p->n);
+    atomic_store_explicit(&p->left, n_tasks, memory_order_relaxed);
+    p->job++;
+    atomic_store_explicit(&p->tickets, (ticket)(p->job & 0xffff) << (2 * TASK_BITS) | (ticket)n_tasks << TASK_BITS,
+                          memory_order_release);
+    post(p);
     work(p, 0);
-    for (int i = 0, left; (left = atomic_load_explicit(&p->active, memory_order_acquire)) != 0;) {
-        if (i++ < SPINS)
-            pause_cpu();
-        else
-            futex_wait(&p->active, (unsigned)left);
-    }
+    wait_for_end(p);
 }
 
 pool *pool_new(int n) {
@@ -118,8 +162,7 @@ pool *pool_new(int n) {
 void pool_free(pool *p) {
     if (!p) return;
     atomic_store(&p->stop, true);
-    atomic_fetch_add(&p->epoch, 1);
-    futex_wake(&p->epoch, p->n);
+    post(p);
     for (int i = 1; i < p->n; i++) pthread_join(p->threads[i - 1], NULL);
     free(p->threads);
     free(p);
