@@ -100,7 +100,17 @@ static double peak_rate(pool *threads) { /* G byte multiply-adds/s */
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 static weight_src source(const format_row *f, int N, int K) {
-    return (weight_src){f->format, 1, N, K, f->bits, f->group, codes, scales, scales, f->scale, f->name};
+    return (weight_src){.format = f->format,
+                        .n_experts = 1,
+                        .n_out = N,
+                        .n_in = K,
+                        .bits = f->bits,
+                        .group = f->group,
+                        .codes = codes,
+                        .scales = scales,
+                        .biases = scales,
+                        .scale_type = f->scale,
+                        .name = f->name};
 }
 
 static void must(bool ok, error *err) {
