@@ -123,6 +123,11 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         kv_append(heads(k, m->K), heads(v, m->K), i);
         if (!R && i + 1 == m->L) return; /* only the cache was wanted */
         attend(heads(a, m->H), heads(q, m->H), i, m->how);
+        if (i + 1 == m->L) { /* the rest is row by row: only the R wanted rows */
+            keep_wanted(a, q);
+            keep_wanted(x, h);
+            GEMMA_WORK(WORK_WANTED)
+        }
         linear(r, a, w->o);
         add_rms_norm(h, x, r, w->norm_f, m->eps); /* x += r; h = norm(x) */
         linear2(g, u, h, w->gate, w->up);         /* g, u [T,F] */
@@ -130,9 +135,8 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         linear(r, g, w->down);
         add(x, r);
     }
-    gather(tensor_rows(h, 0, R), x);
-    rms_norm(tensor_rows(h, 0, R), tensor_rows(h, 0, R), m->norm, m->eps);
-    linear(logits, tensor_rows(h, 0, R), m->head); /* [R,V] */
+    rms_norm(h, x, m->norm, m->eps);
+    linear(logits, h, m->head); /* [R,V] */
 }
 
 const family family_gemma = {"gemma", sizeof(gemma), configure, bind, work, forward};

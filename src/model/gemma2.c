@@ -144,6 +144,11 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         kv_append(heads(k, m->K), heads(v, m->K), i);
         if (!R && i + 1 == m->L) return; /* only the cache was wanted */
         attend(heads(a, m->H), heads(q, m->H), i, w->how);
+        if (i + 1 == m->L) { /* the rest is row by row: only the R wanted rows */
+            keep_wanted(a, q);
+            keep_wanted(x, h);
+            GEMMA2_WORK(WORK_WANTED)
+        }
         linear(r, a, w->o);
         rms_norm(r, r, w->norm_r, m->eps);
         add_rms_norm(h, x, r, w->norm_f, m->eps); /* x += r; h = norm(x) */
@@ -153,9 +158,8 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         rms_norm(r, r, w->norm_s, m->eps);
         add(x, r);
     }
-    gather(tensor_rows(h, 0, R), x);
-    rms_norm(tensor_rows(h, 0, R), tensor_rows(h, 0, R), m->norm, m->eps);
-    linear(logits, tensor_rows(h, 0, R), m->head); /* [R,V] */
+    rms_norm(h, x, m->norm, m->eps);
+    linear(logits, h, m->head); /* [R,V] */
     if (m->cap_o > 0) softcap(logits, m->cap_o);
 }
 

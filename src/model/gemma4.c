@@ -257,9 +257,9 @@ static void project(const gemma *m, const layer *w, kv_cache *kv, const step *s,
 }
 
 /* r += norm(Experts(norm(x))), r normed first; the router looks at its own norm of x */
-static void experts_add(const gemma *m, const layer *w, int32_t T, tensor x, tensor h, tensor r, tensor y) {
+static void experts_add(const gemma *m, const layer *w, tensor x, tensor h, tensor r, tensor y) {
     device *d = m->base.d;
-    tensor score = tensor_rows(m->moe.score, 0, T);
+    tensor score = tensor_rows(m->moe.score, 0, x.dim[0]);
     rms_norm(r, r, w->norm_s1, m->eps);
     rms_norm(h, x, w->router_norm, m->eps);
     linear(score, h, w->router); /* [T,E] */
@@ -274,7 +274,8 @@ static void experts_add(const gemma *m, const layer *w, int32_t T, tensor x, ten
 static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
     gemma *m = (gemma *)base;
     device *d = base->d;
-    const int32_t T = s->n_rows, R = s->n_out;
+    const int32_t R = s->n_out;
+    int32_t T = s->n_rows;
     GEMMA_WORK(WORK_TAKE)
     embed(x, m->tok, sqrtf((float)m->D)); /* x [T,D] */
     if (m->P) layer_inputs(m, s, x, p, e);
@@ -282,19 +283,26 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         const layer *w = &m->l[i];
         LAYER_TAKE(q, m->H * w->Dh)
         LAYER_TAKE(a, m->H * w->Dh)
-        LAYER_TAKE(g, w->F)
-        LAYER_TAKE(u, w->F)
         rms_norm(h, x, w->norm_a, m->eps);
         project(m, w, kv, s, h, q);
         if (!R && i + 1 == m->L - m->shared) return; /* only the cache was wanted */
         attend(heads(a, m->H), heads(q, m->H), w->kv, w->how);
+        if (i + 1 == m->L) { /* the rest is row by row: only the R wanted rows */
+            keep_wanted(a, q);
+            keep_wanted(x, h);
+            if (m->P) keep_wanted(p, e);
+            GEMMA_WORK(WORK_WANTED)
+            T = R;
+        }
+        LAYER_TAKE(g, w->F)
+        LAYER_TAKE(u, w->F)
         linear(r, a, w->o);
         rms_norm(r, r, w->norm_r, m->eps);
         add_rms_norm(h, x, r, w->norm_f, m->eps); /* x += r; h = norm(x) */
         linear2(g, u, h, w->gate, w->up);         /* g, u [T,F] */
         act_mul(g, g, u, m->hidden_act);
         linear(r, g, w->down);
-        if (m->sparse) experts_add(m, w, T, x, h, r, y);
+        if (m->sparse) experts_add(m, w, x, h, r, y);
         rms_norm(r, r, w->norm_s, m->eps);
         add(x, r);
         if (m->P) {
@@ -306,9 +314,8 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         }
         scale(x, w->out);
     }
-    gather(tensor_rows(h, 0, R), x);
-    rms_norm(tensor_rows(h, 0, R), tensor_rows(h, 0, R), m->norm, m->eps);
-    linear(logits, tensor_rows(h, 0, R), m->head); /* [R,V] */
+    rms_norm(h, x, m->norm, m->eps);
+    linear(logits, h, m->head); /* [R,V] */
     if (m->cap > 0) softcap(logits, m->cap);
 }
 
