@@ -10,7 +10,7 @@
 #include "../../src/engine/engine.h"
 
 #define MODEL "tests/data/models/qwen3_5_4b-q4"
-enum { REQUESTS = 9, REPLY = 60, PROMPT = 150 };
+enum { REQUESTS = 6, REPLY = 30, PROMPT = 150 };
 
 static engine *open_with(int batch, int context, size_t budget) {
     error err = {0};
@@ -28,7 +28,7 @@ static engine *open_with(int batch, int context, size_t budget) {
 static gen *submit(engine *e, int i) {
     int32_t id[PROMPT];
     error err = {0};
-    int n = 20 + i * 13;
+    int n = 40 + i * 20;
     for (int k = 0; k < n; k++) id[k] = (k * k * 7 + k * (i + 3) + i * 31) % 256;
     gen_opts o = {.prompt = id,
                   .n_prompt = (size_t)n,
@@ -83,7 +83,7 @@ static void preempted_sequences_start_over(void **state) {
     engine_stats st;
     engine_stats_get(e, &st);
     size_t page = (engine_model(e)->kv_bytes_per_token * KV_PAGE + 4095) / 4096 * 4096;
-    size_t budget = st.weight_bytes + st.workspace_bytes + 7 * page;
+    size_t budget = st.weight_bytes + st.workspace_bytes + 6 * page;
     engine_close(e);
     e = open_with(4, 320, budget);
     all_at_once(e);

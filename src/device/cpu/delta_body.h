@@ -50,6 +50,12 @@ static void decay(device *d, tensor g, tensor x, tensor rate, tensor shift) {
     cpu_rows_run(d, tensor_lines(x), (int64_t)tensor_width(x) * 8, decay_rows, &j);
 }
 
+/* Rows lie far apart (a page or more), where the processor does not fetch ahead by itself. */
+enum { AHEAD_CONV = 16, AHEAD_DELTA = 2 };
+static void row_fetch(const float *p, int n) {
+    for (int i = 0; i < n; i += 16) __builtin_prefetch(p + i);
+}
+
 /* ---- convolution ---- */
 typedef struct conv_job {
     tensor y, x, w;
@@ -65,6 +71,10 @@ static void conv_column(const conv_job *j, const step_seq *q, int c, int left) {
     for (int i = 0; i < J; i++) w[i] = row_get((const float *)j->w.p + i * C + c, left);
     for (int i = 0; i + 1 < J; i++) x[i] = q->pos0 ? row_get(kept + i * C, left) : v_zero();
     for (int32_t t = q->row0; t < q->row0 + q->n_rows; t++) {
+        if (t + AHEAD_CONV < q->row0 + q->n_rows) {
+            __builtin_prefetch(tensor_row(j->x, t + AHEAD_CONV) + c);
+            __builtin_prefetch(tensor_row(j->y, t + AHEAD_CONV) + c, 1);
+        }
         x[J - 1] = row_get(tensor_row(j->x, t) + c, left);
         vf s = v_mul(w[0], x[0]);
         for (int i = 1; i < J; i++) s = v_fma(w[i], x[i], s);
@@ -161,11 +171,18 @@ V_INL void delta_rows(const int N, const delta_job *j, const step_seq *q, int h,
     int hk = j->tiled ? h % Hk : h / (dim->heads / Hk);
     float *S = state_at(j->s->state, q->slot, j->layer->head_at) + (size_t)h * (size_t)Dk * (size_t)stride + c;
     for (int i = 0; q->pos0 == 0 && i < Dk; i++) memset(S + i * stride, 0, sizeof(float) * (size_t)(N * 16));
-    for (int32_t t = q->row0; t < q->row0 + q->n_rows; t++)
+    for (int32_t t = q->row0; t < q->row0 + q->n_rows; t++) {
+        if (t + AHEAD_DELTA < q->row0 + q->n_rows) {
+            row_fetch(tensor_row(j->q, t + AHEAD_DELTA) + hk * j->q.stride[1], Dk);
+            row_fetch(tensor_row(j->k, t + AHEAD_DELTA) + hk * j->k.stride[1], Dk);
+            row_fetch(tensor_row(j->v, t + AHEAD_DELTA) + h * j->v.stride[1] + c, N * 16);
+            row_fetch(tensor_row(j->o, t + AHEAD_DELTA) + h * j->o.stride[1] + c, N * 16);
+        }
         delta_step(N, S, stride, Dk, tensor_row(j->q, t) + hk * j->q.stride[1],
                    tensor_row(j->k, t) + hk * j->k.stride[1], tensor_row(j->v, t) + h * j->v.stride[1] + c,
                    tensor_row(j->o, t) + h * j->o.stride[1] + c, v_set1(tensor_row(j->g, t)[h]),
                    v_set1(tensor_row(j->beta, t)[h]), dim->v_width - c);
+    }
 }
 
 static void delta_tiles(const void *arg, int64_t from, int64_t to) {
