@@ -52,6 +52,22 @@ static const pair qwen_metadata[] = {
     {"linear_num_value_heads", "ssm.time_step_rank"},
     {"linear_key_head_dim", "ssm.state_size"},
 };
+static const pair deepseek_metadata[] = {
+    {"q_lora_rank", "attention.q_lora_rank"},
+    {"kv_lora_rank", "attention.kv_lora_rank"},
+    {"v_head_dim", "attention.value_length_mla"},
+    {"v_head_dim", "attention.value_length"}, /* files from before keys were absorbed */
+    {"qk_rope_head_dim", "rope.dimension_count"},
+    {"first_k_dense_replace", "leading_dense_block_count"},
+    {"n_routed_experts", "expert_count"},
+    {"num_experts_per_tok", "expert_used_count"},
+    {"moe_intermediate_size", "expert_feed_forward_length"},
+    {"n_shared_experts", "expert_shared_count"},
+    {"n_group", "expert_group_count"},
+    {"topk_group", "expert_group_used_count"},
+    {"routed_scaling_factor", "expert_weights_scale"},
+    {"norm_topk_prob", "expert_weights_norm"},
+};
 static const pair scaling_metadata[] = {
     {"rope_type", "rope.scaling.type"},
     {"factor", "rope.scaling.factor"},
@@ -154,6 +170,25 @@ static const pair qwen3_5_names[] = {
     {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
 };
 
+static const pair deepseek_names[] = {
+    {"self_attn.q_a_proj", "attn_q_a"},
+    {"self_attn.q_b_proj", "attn_q_b"},
+    {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+    {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+    {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+    {"self_attn.kv_b_proj", "attn_kv_b"},
+    {"self_attn.embed_q", "attn_k_b"},
+    {"self_attn.unembed_out", "attn_v_b"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"mlp.switch_mlp.gate_proj", "ffn_gate_exps"},
+    {"mlp.switch_mlp.up_proj", "ffn_up_exps"},
+    {"mlp.switch_mlp.down_proj", "ffn_down_exps"},
+    {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+};
+
 /* names: where an architecture differs from common_names; looked up first. */
 #define OWN(table) table, COUNT(table)
 static const struct architecture {
@@ -176,6 +211,7 @@ static const struct architecture {
     {"qwen35", "qwen3_5", OWN(qwen3_5_names), OWN(qwen_metadata)},
     {"qwen35moe", "qwen3_5", OWN(qwen3_5_names), OWN(qwen_metadata)},
     {"qwen3next", "qwen3_next", OWN(qwen3_5_names), OWN(qwen_metadata)},
+    {"deepseek2", "deepseek_v3", OWN(deepseek_names), OWN(deepseek_metadata)},
     {"gemma", "gemma", NULL, 0, NULL, 0},
     {"gemma2", "gemma2", OWN(gemma_names), NULL, 0},
     {"gemma3", "gemma3", OWN(gemma_names), NULL, 0},
@@ -243,6 +279,23 @@ static void put_derived(json_builder *to, const checkpoint *c, const char *arch)
         json_put(to, "num_hidden_layers", json_of_int(value[3] - value[2]));
 }
 
+/* Latent attention: a key's columns without position, how experts are scored, yarn's two scales (files know them equal
+ * only). */
+static void put_latent(json_builder *to, const checkpoint *c, const char *arch) {
+    static const char *const keys[] = {"attention.key_length_mla", "attention.key_length", "rope.dimension_count",
+                                       "expert_gating_func"};
+    static const char *const scoring[] = {"softmax", "softmax", "sigmoid"};
+    int64_t value[COUNT(keys)];
+    char key[128];
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, keys[i]);
+        value[i] = json_int(json_get(checkpoint_config(c), key), 0);
+    }
+    json_put(to, "qk_nope_head_dim", json_of_int((value[0] ? value[0] : value[1]) - value[2]));
+    json_put(to, "scoring_func",
+             json_of_str(str_of(value[3] >= 0 && value[3] < (int64_t)COUNT(scoring) ? scoring[value[3]] : "unknown")));
+}
+
 /* Which layers have a window: a flag each, or every how many one has none. */
 static void put_windows(json_builder *to, const checkpoint *c, const char *arch) {
     char key[128];
@@ -273,6 +326,11 @@ static bool lacks_values(const checkpoint *c, int64_t n_layers) {
 static bool put_scaling(json_builder *to, const checkpoint *c, const char *arch, error *err) {
     json_builder b = {.a = to->a};
     put_metadata(&b, c, arch, scaling_metadata, COUNT(scaling_metadata));
+    char key[128];
+    snprintf(key, sizeof key, "%s.rope.scaling.yarn_log_multiplier", arch); /* a tenth of both mscales */
+    double tenth = json_real(json_get(checkpoint_config(c), key), 0);
+    if (tenth > 0)
+        json_put(&b, "mscale", json_of_real(tenth * 10)), json_put(&b, "mscale_all_dim", json_of_real(tenth * 10));
     bool lists = false;
     for (size_t i = 0; i < COUNT(scaling_tensors); i++) {
         const stored_tensor *t = checkpoint_tensor(c, str_of(scaling_tensors[i].gguf));
@@ -323,6 +381,8 @@ const json *gguf_config(const checkpoint *c, arena *a, error *err) {
     put_metadata(&b, c, arch->name, arch->metadata, arch->n_metadata);
     put_metadata(&b, c, arch->name, metadata, COUNT(metadata));
     put_windows(&b, c, arch->name);
+    bool latent = json_get(json_built(&b), "kv_lora_rank") != NULL;
+    if (latent) put_latent(&b, c, arch->name);
     if (!put_scaling(&b, c, arch->name, err)) return NULL;
     const stored_tensor *embedding = checkpoint_tensor(c, STR("token_embd.weight"));
     if (embedding && embedding->ndim == 2) json_put(&b, "vocab_size", json_of_int(embedding->dim[0]));
@@ -336,7 +396,8 @@ const json *gguf_config(const checkpoint *c, arena *a, error *err) {
     if (!json_get(json_built(&b), "num_key_value_heads")) json_put(&b, "num_key_value_heads", json_of_int(heads));
     snprintf(key, sizeof key, "%s.rope.dimension_count", arch->name);
     int64_t rotary = json_int(json_get(meta, key), head);
-    if (head > 0 && rotary != head) json_put(&b, "partial_rotary_factor", json_of_real((double)rotary / (double)head));
+    if (head > 0 && rotary != head && !latent)
+        json_put(&b, "partial_rotary_factor", json_of_real((double)rotary / (double)head));
     for (size_t i = 0; i < COUNT(bias_tensors); i++)
         json_put(&b, bias_tensors[i].hf, json_of_bool(checkpoint_tensor(c, str_of(bias_tensors[i].gguf)) != NULL));
     int64_t n_layers = json_int(json_get(json_built(&b), "num_hidden_layers"), 0);

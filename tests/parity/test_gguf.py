@@ -22,13 +22,15 @@ def golden(name):
 GEMMA = [
     "gemma-q4", "gemma2-q4", "gemma3_text-q4", "gemma3-q4", "gemma4_12b-q4", "gemma4_e4b-q4", "gemma4_e2b-q4", "gemma4_26b-q4",
 ]  # fmt: skip
+LATENT = ["deepseek_v3-q4"]
 QWEN = ["qwen3_moe-q4", "qwen3_5_4b-q4", "qwen3_5_27b-q4", "qwen3_5_moe-q4", "qwen3_5-odd", "qwen3_next-odd"]
 
 
-@pytest.fixture(scope="module", params=[*MODELS, *GEMMA, *QWEN])
+@pytest.fixture(scope="module", params=[*MODELS, *GEMMA, *QWEN, *LATENT])
 def made(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("gguf") / f"{request.param}.gguf"
     tool = "make_gguf_gemma.py" if request.param in GEMMA else "make_gguf_qwen.py" if request.param in QWEN else "make_gguf.py"
+    tool = "make_gguf_mla.py" if request.param in LATENT else tool
     subprocess.run([sys.executable, ROOT / "tools" / tool, DATA / request.param, path, "F32"], check=True)
     return path, *golden(request.param)
 
