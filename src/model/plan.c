@@ -1,6 +1,5 @@
-/* plan: the memory a step needs, and the layers of the key/value cache and of the
- * recurrent state. Sizes are exact and known before anything is
- * allocated. Not here: pages of the cache (engine/, device->kv_new). */
+/* plan: the memory a step needs, and the layers of the key/value cache and of the recurrent state. Sizes are exact and
+ * known before anything is allocated. Not here: pages of the cache (engine/, device->kv_new). */
 #include "internal.h"
 
 struct plan {

@@ -76,9 +76,29 @@ void tokenizer_added_put(tokenizer *t, const added *token) {
     map_set(t->added_id, a->text, (uint64_t)a->id);
 }
 
+/* A text that stood twice would double with every processor: one small file, and the memory is gone. */
+static bool posts_check(const tokenizer *t, error *err) {
+    for (size_t i = 0; i < t->n_post; i++) {
+        size_t n_sequence = 0;
+        for (size_t k = 0; k < t->post[i].n; k++) {
+            int32_t id = t->post[i].item[k];
+            if (id == POST_SEQUENCE)
+                n_sequence++;
+            else if (id < 0 || id >= t->n_ids)
+                return error_set(err, ERR_FORMAT, "tokenizer: post-processor %zu adds token %d; tokens are 0 to %d", i,
+                                 id, t->n_ids - 1);
+        }
+        if (n_sequence > 1)
+            return error_set(err, ERR_FORMAT, "tokenizer: post-processor %zu has the text %zu times; once is allowed",
+                             i, n_sequence);
+    }
+    return true;
+}
+
 bool tokenizer_complete(tokenizer *t, error *err) {
     t->n_ids = t->model.vocab.n;
     for (size_t i = 0; i < t->n_added; i++) t->n_ids = MAX(t->n_ids, t->added[i].id + 1);
+    if (!posts_check(t, err)) return false;
     t->special = mem_alloc((size_t)t->n_ids);
     t->added_text = mem_alloc((size_t)t->n_ids * sizeof *t->added_text);
     trie_key *raw = mem_alloc((t->n_added + 1) * sizeof *raw),

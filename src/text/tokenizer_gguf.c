@@ -58,6 +58,12 @@ static const json *meta_of(const json *meta, const char *name) {
     return json_get(meta, key);
 }
 
+/* A token id below `n`; -1 when the key is absent or says something else. */
+static int32_t id_of(const json *meta, const char *key, int32_t n) {
+    int64_t id = json_int(meta_of(meta, key), -1);
+    return id >= 0 && id < n ? (int32_t)id : -1;
+}
+
 static int64_t type_of(const json *types, uint32_t i) {
     return json_int(json_at(types, i), TYPE_NORMAL);
 }
@@ -182,8 +188,7 @@ void norms_squeeze(tokenizer *t) {
 }
 
 static void unk_read(tokenizer *t, const json *meta, const char *key) {
-    t->model.unk = (int32_t)json_int(meta_of(meta, key), -1);
-    if (t->model.unk >= t->model.vocab.n) t->model.unk = -1;
+    t->model.unk = id_of(meta, key, t->model.vocab.n);
     t->model.has_unk = t->model.unk >= 0;
 }
 
@@ -294,9 +299,9 @@ static bool build_bert(tokenizer *t, const json *meta, error *err) {
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 static void post_read(tokenizer *t, const json *meta, bool bos, bool eos) {
     int32_t item[3], n = 0;
-    int32_t sep = (int32_t)json_int(meta_of(meta, "seperator_token_id"), -1); /* spelled so in the files */
-    if (sep < 0) sep = (int32_t)json_int(meta_of(meta, "separator_token_id"), -1);
-    int32_t cls = (int32_t)json_int(meta_of(meta, "cls_token_id"), -1);
+    int32_t sep = id_of(meta, "seperator_token_id", t->n_ids); /* spelled so in the files */
+    if (sep < 0) sep = id_of(meta, "separator_token_id", t->n_ids);
+    int32_t cls = id_of(meta, "cls_token_id", t->n_ids);
     bool bert = t->model.kind == MODEL_WORDPIECE;
     int32_t first = bert && cls >= 0 ? cls : t->bos, last = bert && sep >= 0 ? sep : t->eos;
     if (json_bool(meta_of(meta, "add_bos_token"), bos) && first >= 0) item[n++] = first;
@@ -324,9 +329,8 @@ tokenizer *tokenizer_from_gguf(const json *meta, error *err) {
     }
     tokenizer *t = tokenizer_new();
     if (tokens_read(t, meta, err) && kinds[k].build(t, meta, err) && tokenizer_complete(t, err)) {
-        int64_t bos = json_int(meta_of(meta, "bos_token_id"), -1), eos = json_int(meta_of(meta, "eos_token_id"), -1);
-        t->bos = bos >= 0 && bos < t->n_ids ? (int32_t)bos : -1;
-        t->eos = eos >= 0 && eos < t->n_ids ? (int32_t)eos : -1;
+        t->bos = id_of(meta, "bos_token_id", t->n_ids);
+        t->eos = id_of(meta, "eos_token_id", t->n_ids);
         post_read(t, meta, kinds[k].bos, kinds[k].eos);
         return t;
     }

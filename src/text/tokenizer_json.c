@@ -374,6 +374,15 @@ static bool decoder_build(tokenizer *t, const json *j, const char *where, error 
 /* ---- post-processors --------------------------------------------------------------------------------------------- */
 static build_fn post_build;
 
+/* Whether there is such a token is seen when all are known (tokenizer_complete). */
+static bool post_id(ids *item, const json *j, const char *where, error *err) {
+    if (!json_is(j, JSON_INT) || j->integer < 0 || j->integer > TOKEN_ID_MAX)
+        return error_set(err, ERR_FORMAT, "tokenizer.json: %s: a token id must be an integer from 0 to %d", where,
+                         TOKEN_ID_MAX);
+    ids_push(item, (int32_t)j->integer);
+    return true;
+}
+
 static bool post_template(tokenizer *t, const json *j, const char *where, error *err) {
     const json *single = json_get(j, "single"), *special = json_get(j, "special_tokens");
     ids item = {0};
@@ -392,7 +401,7 @@ static bool post_template(tokenizer *t, const json *j, const char *where, error 
         const json *list = json_get(json_get(special, name), "ids");
         if (!list || list->type != JSON_ARRAY)
             ok = error_set(err, ERR_FORMAT, "tokenizer.json: %s: special_tokens has no \"%s\"", where, name);
-        for (uint32_t k = 0; ok && k < list->n; k++) ids_push(&item, (int32_t)json_int(&list->items[k], 0));
+        for (uint32_t k = 0; ok && k < list->n; k++) ok = post_id(&item, &list->items[k], where, err);
         free(owned);
     }
     if (ok) tokenizer_add_post(t, item.p, item.n);
@@ -403,10 +412,13 @@ static bool post_template(tokenizer *t, const json *j, const char *where, error 
 /* "sep": [text, id], "cls": [text, id] */
 static bool post_bert(tokenizer *t, const json *j, const char *where, error *err) {
     const json *sep = json_at(json_get(j, "sep"), 1), *cls = json_at(json_get(j, "cls"), 1);
-    if (!json_is(sep, JSON_INT) || !json_is(cls, JSON_INT))
-        return error_set(err, ERR_FORMAT, "tokenizer.json: %s: sep and cls must be [token, id]", where);
-    tokenizer_add_post(t, (int32_t[]){(int32_t)cls->integer, POST_SEQUENCE, (int32_t)sep->integer}, 3);
-    return true;
+    ids item = {0};
+    bool ok = post_id(&item, cls, where, err);
+    ids_push(&item, POST_SEQUENCE);
+    ok = ok && post_id(&item, sep, where, err);
+    if (ok) tokenizer_add_post(t, item.p, item.n);
+    ids_free(&item);
+    return ok;
 }
 
 static bool post_bytes(tokenizer *t, const json *j, const char *where, error *err) {

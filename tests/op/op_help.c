@@ -1,3 +1,4 @@
+/* What the operation tests share (op_help.h). */
 #include <sys/mman.h>
 #include "op_help.h"
 

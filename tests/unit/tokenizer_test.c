@@ -305,6 +305,29 @@ static void long_runs_are_quick(void **state) {
     tokenizer_free(t);
 }
 
+static void post_processors_are_checked(void **state) {
+    static const char *const post[] = {
+        /* the text twice, sixty times over, is 2^60 texts */
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}},{\"Sequence\":{}}],\"special_tokens\":{}}",
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}],"
+        "\"special_tokens\":{\"x\":{\"ids\":[-1]}}}",
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}],"
+        "\"special_tokens\":{\"x\":{\"ids\":[1]}}}",
+        "{\"type\":\"BertProcessing\",\"sep\":[\"a\",0],\"cls\":[\"a\",4294967296]}",
+    };
+    for (size_t i = 0; i < COUNT(post); i++) {
+        error err = {0};
+        arena *a = arena_new(0);
+        char *text =
+            arena_printf(a, "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}},\"post_processor\":%s}", post[i]);
+        const json *file = json_read(a, str_of(text), NULL, &err);
+        assert_non_null(file);
+        assert_null(tokenizer_from_json(file, NULL, &err));
+        assert_int_equal(err.code, ERR_FORMAT);
+        arena_free(a);
+    }
+}
+
 /* Numbers of a file size nothing before they are checked. */
 static void tekken_sizes_are_bounded(void **state) {
     static const char *const vocab[] = {"1000000000000000", "9223372036854775807", "2"};
@@ -332,6 +355,7 @@ int main(void) {
         cmocka_unit_test(bytes_of_tokens),
         cmocka_unit_test(unknown_parts_are_named),
         cmocka_unit_test(tekken_sizes_are_bounded),
+        cmocka_unit_test(post_processors_are_checked),
         cmocka_unit_test(bad_text),
         cmocka_unit_test(long_runs_are_quick),
     };
