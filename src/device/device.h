@@ -181,7 +181,6 @@ struct device {
     error status;  /* sticky: the first failure of any operation; read and cleared once a step */
     pool *threads; /* owns; CPU worker threads, also used by packers */
     int rows_max;  /* most rows a step may have: the workspace is planned for it */
-    void *impl;    /* owned by the device */
 };
 
 #define OP(name, params, args)            \

@@ -58,7 +58,7 @@ typedef struct job {
     const lin_kernels *k;
     const float *x;
     int64_t x_stride;
-    int32_t T, n_in, n_parts, n_panels, n_tasks, n_code_tasks;
+    int32_t T, n_in, n_parts, n_panels, n_tasks;
     bool one_plane;
     lin_part part[LIN_PARTS];
     lin_class class[LIN_PARTS];
