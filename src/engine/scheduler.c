@@ -141,16 +141,17 @@ static void admit_waiting(engine *e) {
     }
 }
 
-/* A reader that does not read loses its place to one that waits; its tokens are kept. */
-static void evict_paused(engine *e) {
+/* A reader that does not read loses its place to one that waits; its tokens are kept. True if one did. */
+static bool evict_paused(engine *e) {
     uint64_t now = clock_ns();
     for (int i = e->n_running - 1; i >= 0; i--) {
         gen *g = e->running[i];
         if (g->t_paused && now - g->t_paused > (uint64_t)PAUSE_GRACE_MS * 1000000) {
             preempt(e, g);
-            return;
+            return true;
         }
     }
+    return false;
 }
 
 static bool others_wait(engine *e) {
@@ -448,11 +449,12 @@ bool scheduler_step(engine *e) {
     fill_prefill(e);
     bool paused = false;
     for (int i = 0; i < e->n_running; i++) paused |= e->running[i]->t_paused != 0;
-    if (paused && others_wait(e)) evict_paused(e);
+    const bool evicted = paused && others_wait(e) && evict_paused(e);
     if (s->n_rows) {
         step_run(e);
         return true;
     }
+    if (evicted) return true; /* its place is free: another turn, for nobody will wake us */
     /* Nothing could run though somebody wants to: prompts hold each other's pages. The youngest steps back. */
     for (int i = 0; i < e->n_running; i++) {
         if (e->running[i]->t_paused) continue;
