@@ -47,7 +47,7 @@ engine *engine_open(const engine_opts *asked, error *err) {
     engine_parts p = {0};
     device_opts dev = o->device;
     if (!dev.rows_max) dev.rows_max = o->prefill_chunk + o->batch;
-    model_opts mo = {.compat_mlx_lm = o->compat_mlx_lm, .plan_only = true};
+    model_opts mo = {.compat_mlx_lm = o->compat_mlx_lm, .context = o->context_length, .plan_only = true};
     /* The headers first: a model that does not fit is refused before any weight is read. */
     p.checkpoint = checkpoint_open(o->model_path, err);
     if (p.checkpoint) p.device = device_cpu_open(&dev, err);

@@ -72,10 +72,7 @@ static void configure(model *base, config *c) {
     base->info.vocab = m->V;
     base->info.context_max = m->context;
     /* GGUF says how wide the rotated part is by rope.dimension_count: all of a head without it. */
-    rope_make(
-        base, c, &m->rot,
-        &(rope_opts){
-            .head = m->Dh, .partial = base->gguf ? 1 : 0.5f, .interleaved = true, .long_context = base->compat_mlx_lm});
+    rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh, .partial = base->gguf ? 1 : 0.5f, .interleaved = true});
     m->how = (attn){.scale = 1 / sqrtf((float)m->Dh)};
     m->l = model_alloc(base, (size_t)m->L * sizeof *m->l);
     for (int32_t i = 0; i < m->L; i++) kv_layer_add(base, c, m->K, m->Dh, m->Dh, 0);

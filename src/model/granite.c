@@ -75,8 +75,7 @@ static void configure(model *base, config *c) {
     base->info.width = m->D;
     base->info.vocab = m->V;
     base->info.context_max = m->context;
-    rope_make(base, c, &m->rot,
-              &(rope_opts){.head = m->Dh, .interleaved = base->gguf, .long_context = base->compat_mlx_lm});
+    rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh, .interleaved = base->gguf});
     m->how = (attn){.scale = m->attention_multiplier};
     m->l = model_alloc(base, (size_t)m->L * sizeof *m->l);
     for (int32_t i = 0; i < m->L; i++) kv_layer_add(base, c, m->K, m->Dh, m->Dh, 0);

@@ -39,6 +39,7 @@ struct model {
     bool gguf; /* read from GGUF: conversion has changed some tensors (q and k rows of llama lie for interleaved
                   rotation) */
     bool compat_mlx_lm;
+    int32_t context_asked; /* positions a sequence shall hold; 0: the model decides */
     int32_t rows_max;
     struct binding *bindings; /* [n_bindings], in the arena */
     size_t n_bindings;
@@ -179,7 +180,6 @@ typedef struct rope_opts {
     const char *theta_key;  /* without such an entry: theta is this key's, and there is no scaling; NULL: rope_theta */
     const char *kind;       /* rope_type when the configuration says nothing at all; NULL: default */
     bool interleaved;
-    bool long_context; /* longrope: the factors for contexts beyond the original one */
 } rope_opts;
 /* From rope_parameters (transformers 5) or rope_scaling and rope_theta. Types: default, linear, llama3, yarn, longrope,
  * proportional, freq_factors (a GGUF's own list of divisors). */

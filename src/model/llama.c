@@ -83,8 +83,7 @@ static void configure(model *base, config *c) {
     base->info.vocab = m->V;
     base->info.context_max = m->context;
     /* GGUF conversion reorders the rows of q and k so that pairs lie side by side. */
-    rope_make(base, c, &m->rot,
-              &(rope_opts){.head = m->Dh, .interleaved = base->gguf, .long_context = base->compat_mlx_lm});
+    rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh, .interleaved = base->gguf});
     m->l = model_alloc(base, (size_t)m->L * sizeof *m->l);
     for (int32_t i = 0; i < m->L; i++) {
         m->l[i].how = (attn){.scale = 1 / sqrtf((float)m->Dh), .window = window_of(m, c, i)};

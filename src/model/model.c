@@ -74,6 +74,7 @@ model *model_open(checkpoint *from, device *d, const model_opts *o, error *err) 
     m->d = d;
     m->a = a;
     m->gguf = checkpoint_type(from) == CHECKPOINT_GGUF;
+    m->context_asked = o ? o->context : 0;
     m->compat_mlx_lm = o && o->compat_mlx_lm;
     m->rows_max = o && o->rows_max ? o->rows_max : d->rows_max;
     m->kv.type = d->num == NUM_F32 ? DT_F32 : DT_F16;

@@ -8,6 +8,7 @@ typedef struct model model;
 typedef struct model_opts {
     int rows_max;        /* most rows a step may have; 0: device->rows_max */
     bool compat_mlx_lm;  /* mlx-lm's reading where it departs from the model's own definition */
+    int context;         /* positions a sequence shall hold; 0: the model's own. Beyond longrope's original context: its long factors */
     bool plan_only;      /* read headers and compute sizes; load no weights */
 } model_opts;
 

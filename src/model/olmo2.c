@@ -72,7 +72,7 @@ static void configure(model *base, config *c) {
     base->info.width = m->D;
     base->info.vocab = m->V;
     base->info.context_max = m->context;
-    rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh, .long_context = base->compat_mlx_lm});
+    rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh});
     m->how = (attn){.scale = 1 / sqrtf((float)m->Dh)};
     m->l = model_alloc(base, (size_t)m->L * sizeof *m->l);
     for (int32_t i = 0; i < m->L; i++) kv_layer_add(base, c, m->K, m->Dh, m->Dh, 0);

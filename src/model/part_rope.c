@@ -92,15 +92,18 @@ static void divide_by_list(scaling *s, const char *key) {
     }
 }
 
-/* Source: arXiv 2402.13753. Which factors hold depends on the sequence's length; a model that was not told to be long
- * stays within the original context. */
+/* Source: arXiv 2402.13753. The definition takes the long factors once a sequence outgrows the original context. Keys
+ * cached before would then carry other angles than those behind, and a prompt's bits depend on its chunks; so a model
+ * is one or the other from the start: long if more than the original context was asked for, else short and no longer
+ * than that. mlx-lm is always long. */
 static void rope_longrope(scaling *s) {
     double context = context_original(s);
     bool given = json_is_number(json_get(s->params, "factor"));
     double f = given ? factor_of(s) : param(s, "max_position_embeddings", NEEDED) / context;
-    divide_by_list(s, s->o->long_context ? "long_factor" : "short_factor");
+    bool is_long = s->m->compat_mlx_lm || s->m->context_asked > context;
+    divide_by_list(s, is_long ? "long_factor" : "short_factor");
     s->scale = param(s, "attention_factor", f <= 1 ? 1 : sqrt(1 + log(f) / log(context)));
-    if (!s->o->long_context && s->m->info.context_max > context) s->m->info.context_max = (int32_t)context;
+    if (!is_long && s->m->info.context_max > context) s->m->info.context_max = (int32_t)context;
 }
 
 /* Exponents over the whole head; only the first part of the pairs turns. */

@@ -31,7 +31,6 @@
     B(r, m->D) /* what a block adds to it */ \
     B(qkv, (m->H + 2 * m->K) * m->Dh)        \
     B(a, m->H * m->Dh)                       \
-    B(a2, m->H * m->Dh)                      \
     B(gu, 2 * m->F) /* gate, then up */
 
 typedef struct layer {
@@ -60,7 +59,7 @@ static void configure(model *base, config *c) {
     base->info.width = m->D;
     base->info.vocab = m->V;
     base->info.context_max = m->context;
-    rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh, .long_context = base->compat_mlx_lm});
+    rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh});
     /* The definition windows every layer where sliding_window is given; mlx-lm knows no windows here. */
     m->how = (attn){.scale = 1 / sqrtf((float)m->Dh), .window = base->compat_mlx_lm ? 0 : config_window(c, 0)};
     m->l = model_alloc(base, (size_t)m->L * sizeof *m->l);
@@ -108,7 +107,7 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         if (!R && i + 1 == m->L) return; /* only the cache was wanted */
         attend(heads(a, m->H), heads(q, m->H), i, m->how);
         if (i + 1 == m->L) { /* the rest is row by row: only the R wanted rows */
-            keep_wanted(a, a2);
+            keep_wanted(a, q);
             keep_wanted(x, h);
             PHI3_WORK(WORK_WANTED)
         }

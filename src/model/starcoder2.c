@@ -67,7 +67,7 @@ static void configure(model *base, config *c) {
     base->info.width = m->D;
     base->info.vocab = m->V;
     base->info.context_max = m->context;
-    rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh, .long_context = base->compat_mlx_lm});
+    rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh});
     /* The definition windows every layer where sliding_window is given, and takes hidden_act; mlx-lm knows no windows
      * here and always takes the exact gelu. */
     m->how = (attn){.scale = 1 / sqrtf((float)m->Dh), .window = base->compat_mlx_lm ? 0 : config_window(c, 0)};

@@ -26,10 +26,10 @@ static void as_transformers(void **state) {
         str name = json_str(json_get(x, "name"), STR("")), type = json_str(json_get(x, "layer_type"), STR(""));
         config c = {.root = json_get(x, "config"), .text = json_get(x, "config")};
         rope_table r = {0};
+        m.context_asked = json_bool(json_get(x, "long"), false) ? INT32_MAX : 0;
         rope_make(&m, &c, &r,
                   &(rope_opts){.head = (int32_t)json_int(json_get(x, "head"), 0),
-                               .layer_type = type.n ? arena_copy(m.a, type.p, type.n) : NULL,
-                               .long_context = json_bool(json_get(x, "long"), false)});
+                               .layer_type = type.n ? arena_copy(m.a, type.p, type.n) : NULL});
         assert_int_equal(c.err.code, 0);
         if (r.n_freq != (int32_t)want->n) fail_msg("%.*s: %d frequencies", (int)name.n, name.p, r.n_freq);
         double scale = json_real(json_get(x, "scale"), 0);
