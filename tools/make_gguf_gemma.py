@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a GGUF with the weights of a Gemma checkpoint (1 to 4; MLX's layout or Hugging Face's), the way llama.cpp's converter lays it out:
 norms of Gemma 1 to 3 with their 1, gate and up of experts in one tensor, proportional rotation as divisors of the frequencies. GGUF has no
-query_pre_attn_scalar: q's rows are scaled so that the head's width in its place gives the same.
+query_pre_attn_scalar: q or its norm is scaled so that the head's width in its place gives the same.
 
     python tools/make_gguf_gemma.py CHECKPOINT OUT.gguf [TYPE]      TYPE: BF16 (default), F32, Q8_0, ... of the matrices
 """
@@ -66,12 +66,16 @@ def write_sizes(w, c, kind):
         return write_gemma4(w, c)
     w.add_key_length(c["head_dim"])
     w.add_value_length(c["head_dim"])
-    w.add_rope_freq_base(c["rope_theta"])
+    rope = c.get("rope_parameters", {})
+    scaling = rope.get("full_attention") or c.get("rope_scaling") or {}
+    w.add_rope_freq_base(scaling.get("rope_theta") or c["rope_theta"])
     if kind == "gemma3":
-        w.add_rope_freq_base_swa(c["rope_local_base_freq"])
-        if c.get("rope_scaling"):
-            w.add_rope_scaling_type(gguf.RopeScalingType(c["rope_scaling"]["rope_type"]))
-            w.add_rope_scaling_factor(c["rope_scaling"]["factor"])
+        w.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"] if rope else c["rope_local_base_freq"])
+        if scaling:
+            w.add_rope_scaling_type(gguf.RopeScalingType(scaling["rope_type"]))
+            w.add_rope_scaling_factor(scaling["factor"])
+        if c.get("layer_types"):
+            w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
 
 
 def write_gemma4(w, c):
@@ -147,7 +151,7 @@ def main():
     for name, v in tensors.items():
         if kind != "gemma4" and name.endswith("norm"):
             v = v + 1
-        if name.endswith("q_proj") and c.get("query_pre_attn_scalar"):
+        if name.endswith("q_norm" if kind == "gemma3" else "q_proj") and c.get("query_pre_attn_scalar"):
             v = v * np.float32((c["head_dim"] / c["query_pre_attn_scalar"]) ** 0.5)
         if v.ndim == 1:
             w.add_tensor(gguf_name(name, kind), v.astype(np.float32))

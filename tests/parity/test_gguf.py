@@ -21,6 +21,7 @@ def golden(name):
 
 GEMMA = [
     "gemma-q4", "gemma2-q4", "gemma3_text-q4", "gemma3-q4", "gemma4_12b-q4", "gemma4_e4b-q4", "gemma4_e2b-q4", "gemma4_26b-q4",
+    "gemma2-odd", "gemma3-odd", "gemma4-odd",
 ]  # fmt: skip
 LATENT = ["deepseek_v3-q4"]
 QWEN = ["qwen3_moe-q4", "qwen3_5_4b-q4", "qwen3_5_27b-q4", "qwen3_5_moe-q4", "qwen3_5-odd", "qwen3_next-odd"]
