@@ -6,11 +6,11 @@
 #include "base.h"
 
 bool str_starts(str s, str prefix) {
-    return s.n >= prefix.n && memcmp(s.p, prefix.p, prefix.n) == 0;
+    return s.n >= prefix.n && str_eq((str){s.p, prefix.n}, prefix);
 }
 
 bool str_ends(str s, str suffix) {
-    return s.n >= suffix.n && memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0;
+    return s.n >= suffix.n && str_eq(str_slice(s, s.n - suffix.n, s.n), suffix);
 }
 
 size_t str_find(str s, str needle) {
@@ -27,7 +27,7 @@ bool str_has(str s, str needle) {
 str str_slice(str s, size_t from, size_t to) {
     if (to > s.n) to = s.n;
     if (from > to) from = to;
-    return (str){s.p + from, to - from};
+    return (str){from ? s.p + from : s.p, to - from}; /* nothing may be added to NULL */
 }
 
 str str_trim(str s) {

@@ -231,6 +231,10 @@ sampling sampling_defaults(const gen_defaults *d) {
     };
 }
 
+/* Beyond these a penalty or bias takes finite logits to infinity, which would look like a broken model. */
+#define PENALTY_MAX 1e6
+#define BIAS_MOST   1e30f
+
 bool sampling_check(const sampling *s, int32_t vocab, error *err) {
     const struct {
         const char *name;
@@ -240,11 +244,11 @@ bool sampling_check(const sampling *s, int32_t vocab, error *err) {
         {"top_p", s->top_p, 0, 1},
         {"top_k", s->top_k, 0, INT32_MAX},
         {"min_p", s->min_p, 0, 1},
-        {"repetition_penalty", s->repetition_penalty, 0, FLT_MAX},
+        {"repetition_penalty", s->repetition_penalty, 0, PENALTY_MAX},
         {"repetition_context_size", s->repetition_window, 0, INT32_MAX},
-        {"presence_penalty", s->presence_penalty, -FLT_MAX, FLT_MAX},
+        {"presence_penalty", s->presence_penalty, -PENALTY_MAX, PENALTY_MAX},
         {"presence_context_size", s->presence_window, 0, INT32_MAX},
-        {"frequency_penalty", s->frequency_penalty, -FLT_MAX, FLT_MAX},
+        {"frequency_penalty", s->frequency_penalty, -PENALTY_MAX, PENALTY_MAX},
         {"frequency_context_size", s->frequency_window, 0, INT32_MAX},
     };
     for (size_t i = 0; i < COUNT(range); i++) {
@@ -252,14 +256,18 @@ bool sampling_check(const sampling *s, int32_t vocab, error *err) {
         if (range[i].most == 1)
             return error_field(err, ERR_INVALID, range[i].name, "%s must be between 0 and 1, not %g", range[i].name,
                                range[i].value);
-        return error_field(err, ERR_INVALID, range[i].name, "%s must be a finite number%s, not %g", range[i].name,
-                           range[i].least == 0 ? " of at least 0" : "", range[i].value);
+        return error_field(err, ERR_INVALID, range[i].name, "%s must be a finite number from %g to %g, not %g",
+                           range[i].name, range[i].least, range[i].most, range[i].value);
     }
+    if (s->repetition_penalty > 0 && s->repetition_penalty < 1 / PENALTY_MAX)
+        return error_field(err, ERR_INVALID, "repetition_penalty",
+                           "repetition_penalty must be 0 (off) or at least %g, not %g", 1 / PENALTY_MAX,
+                           (double)s->repetition_penalty);
     for (size_t i = 0; i < s->n_bias; i++) {
         if (s->bias_ids[i] < 0 || s->bias_ids[i] >= vocab)
             return error_field(err, ERR_INVALID, "logit_bias", "logit_bias names token %d; tokens are 0 to %d",
                                s->bias_ids[i], vocab - 1);
-        if (!isfinite(s->bias[i]))
+        if (!(fabsf(s->bias[i]) <= BIAS_MOST))
             return error_field(err, ERR_INVALID, "logit_bias", "logit_bias of token %d is not a finite number",
                                s->bias_ids[i]);
     }

@@ -262,7 +262,9 @@ static const chat_request absent = {
 };
 
 static const json *body_read(http_req *q, error *err) {
-    json_limits limits = {.depth_max = 128, .bytes_max = q->s->o.body_max};
+    json_limits limits = {.depth_max = 128,
+                          .bytes_max = q->s->o.body_max,
+                          .memory_max = q->body.n * 4 + NODES_SPARE}; /* texts, and nodes in reason */
     const json *body = json_read(q->a, buf_view(&q->body), &limits, err);
     buf_free(&q->body);
     if (!body) return error_prefix(err, "invalid JSON body: "), NULL;

@@ -116,7 +116,7 @@ bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_pr
     run->model = engine_model_id(e);
     run->choices = arena_array(q->a, choice, r->n);
     make_id(run->id, sizeof run->id, id_prefix);
-    prompt p = {0};
+    prompt p = {.tokens_max = engine_context(e)};
     bool ok = build_prompt(q, r, e, &p, err) && admit_tokens(run, e, p.ids.n, err) && submit(run, e, &p, err);
     prompt_free(&p);
     if (!ok) {

@@ -10,7 +10,7 @@
 
 /* ---- framing ----------------------------------------------------------------------------------------------------- */
 typedef struct framing {
-    int lengths, encodings, hosts, bad_names, bad_encoding, bad_length;
+    int lengths, encodings, hosts, bad_names, bad_values, bad_encoding, bad_length;
 } framing;
 
 static bool token_char(unsigned char c) {
@@ -22,6 +22,7 @@ static enum MHD_Result framing_header(void *arg, enum MHD_ValueKind kind, const 
     framing *f = arg;
     for (size_t i = 0; i < key_n; i++) f->bad_names += !token_char((unsigned char)key[i]);
     f->bad_names += key_n == 0;
+    f->bad_values += value_n && memchr(value, 0, value_n) != NULL;
     if (!strcasecmp(key, "content-length")) {
         f->lengths++;
         f->bad_length += value_n == 0 || value_n > 18;
@@ -40,6 +41,7 @@ bool guard_framing(http_req *q, error *err) {
     MHD_get_connection_values_n(q->mc, MHD_HEADER_KIND, framing_header, &f);
     if (q->cn->nul_in_url) return error_set(err, ERR_INVALID, "the request path holds a NUL byte");
     if (f.bad_names) return error_set(err, ERR_INVALID, "a header name holds a character that names may not have");
+    if (f.bad_values) return error_set(err, ERR_INVALID, "a header value holds a NUL byte");
     if (f.lengths && f.encodings)
         return error_set(err, ERR_INVALID, "Content-Length and Transfer-Encoding may not both be given");
     if (f.lengths > 1 || f.bad_length) return error_set(err, ERR_INVALID, "Content-Length must be one decimal number");
@@ -49,13 +51,15 @@ bool guard_framing(http_req *q, error *err) {
 }
 
 /* ---- Host -------------------------------------------------------------------------------------------------------- */
+/* The name in front of an optional ":port"; empty when anything else stands behind the name, since "[::1].evil.example"
+ * is not [::1]. */
 static str host_without_port(str h) {
-    if (h.n && h.p[0] == '[') {
-        size_t end = str_find(h, STR("]"));
-        return end == SIZE_MAX ? h : str_slice(h, 0, end + 1);
-    }
-    size_t colon = str_find(h, STR(":"));
-    return colon == SIZE_MAX ? h : str_slice(h, 0, colon);
+    size_t end = str_find(h, str_of(h.n && h.p[0] == '[' ? "]" : ":"));
+    if (h.n && h.p[0] == '[') end = end == SIZE_MAX ? 0 : end + 1;
+    str rest = str_slice(h, end, h.n);
+    for (size_t i = 0; i < rest.n; i++)
+        if (i ? !isdigit((unsigned char)rest.p[i]) : rest.p[i] != ':') return (str){0};
+    return str_slice(h, 0, end);
 }
 
 static bool same_name(str a, const char *b) {

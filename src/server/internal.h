@@ -104,6 +104,7 @@ bool guard_key(http_req *q, error *err);
 
 /* ---- the core request, shared by all surfaces (chat_request.c, fields.def) --------------------------------------- */
 enum { SURFACE_CHAT = 1, SURFACE_COMPLETIONS = 2 };
+enum { NODES_SPARE = 64 << 20 }; /* bytes of JSON nodes a request may have beside four times its body */
 enum { STOPS_MAX = 256, STOP_BYTES_MAX = 1024, CHOICES_MAX = 16, BIAS_MAX = 4096 };
 #define INT_UNSET INT64_MIN
 /* Numbers are NAN or INT_UNSET when absent. Everything borrows from the request's arena. */

@@ -1,9 +1,12 @@
 /* One HTTP request: its memory, its reply, sleeping and waking, its line in the access log.
  * Not here: the callbacks of libmicrohttpd (server.c), what handlers do. */
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include "internal.h"
+
+enum { TRIM_BYTES = 4 << 20 };
 
 http_req *http_new(server *s, struct MHD_Connection *mc, conn *cn, const char *method, const char *path) {
     http_req *q = mem_alloc(sizeof *q);
@@ -22,10 +25,12 @@ http_req *http_new(server *s, struct MHD_Connection *mc, conn *cn, const char *m
 void http_free(http_req *q) {
     if (!q) return;
     run_free(q->run);
+    bool large = q->bytes_in > TRIM_BYTES || arena_bytes(q->a) > TRIM_BYTES;
     buf_free(&q->body);
     buf_free(&q->out);
     arena_free(q->a);
     free(q);
+    if (large) malloc_trim(0); /* the allocator would keep the blocks of one huge request for ever */
 }
 
 const char *http_get_header(const http_req *q, const char *name) {

@@ -12,6 +12,9 @@ tokenizer *tokenizer_from_json(const json *tokenizer_json, const json *tokenizer
                                error *err); /* config may be NULL */
 void tokenizer_free(tokenizer *t);
 int32_t tokenizer_size(const tokenizer *t); /* ids are below this */
+/* A text of more bytes than this has more than n tokens: the longest token everywhere, and room for what normalisation
+ * takes away. */
+size_t tokenizer_text_max(const tokenizer *t, size_t n);
 
 enum {
     ENCODE_SPECIAL = 1,     /* text of special and added tokens in the input becomes those tokens (all of it trusted) */
@@ -77,6 +80,8 @@ typedef struct prompt {
     buf text; /* as rendered; empty for a raw prompt */
     buf user; /* one byte per byte of text: 1 where a client wrote it */
     ids ids;
+    /* Set by the caller: a text that is sure to have more tokens is refused before it is tokenised; 0: none is. */
+    int32_t tokens_max;
     str tail; /* the end of text that the template wrote itself (at most 4 KiB), for output_opts; borrows text */
 } prompt;     /* {0} is empty; free with prompt_free whatever happened */
 /* Special-token text inside messages stays plain text; a doubled BOS loses one. An empty result is ERR_INVALID. */

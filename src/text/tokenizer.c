@@ -109,6 +109,7 @@ bool tokenizer_complete(tokenizer *t, error *err) {
         added *a = &t->added[i];
         t->special[a->id] = a->special;
         t->added_text[a->id] = a->text;
+        t->longest = MAX(t->longest, a->text.n);
         if (!a->normalized) {
             raw[n_raw++] = (trie_key){a->text, (int32_t)i};
             continue;
@@ -121,6 +122,7 @@ bool tokenizer_complete(tokenizer *t, error *err) {
     }
     for (int32_t i = 0; i < t->model.vocab.n; i++) { /* a spelling that has two ids is special under both */
         str s = t->model.vocab.token[i];
+        t->longest = MAX(t->longest, s.n);
         if (s.p && vocab_find(&t->model.vocab, s) != i) t->special[i] = t->special[tokenizer_id(t, s)];
     }
     trie_build(&t->raw, raw, n_raw);
@@ -280,6 +282,11 @@ bool tokenizer_encode(const tokenizer *t, str text, unsigned flags, ids *out, er
 /* ---- look-ups ---------------------------------------------------------------------------------------------------- */
 int32_t tokenizer_size(const tokenizer *t) {
     return t->n_ids;
+}
+
+size_t tokenizer_text_max(const tokenizer *t, size_t n) {
+    size_t most, shrink = t->n_norm ? 4 : 1; /* composing and folding take away less than that */
+    return size_mul(n, t->longest * shrink, &most) ? most : SIZE_MAX;
 }
 
 bool tokenizer_is_special(const tokenizer *t, int32_t id) {

@@ -245,6 +245,7 @@ struct tokenizer {
     uint8_t *special;     /* [n_ids] 1: dropped by skip_special */
     int32_t n_ids;
     int32_t bos, eos;
+    size_t longest; /* bytes of the longest token's spelling */
 };
 tokenizer *tokenizer_new(void);
 /* Called once all parts are there: numbers the added tokens, builds the tries. */

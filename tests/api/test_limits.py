@@ -242,7 +242,8 @@ def get(server, host, extra=b"", path=b"/health"):
 def test_host_rule(server, start):
     for good in (b"localhost", b"127.0.0.1:8080", b"[::1]:80", b"LOCALHOST:1"):
         assert get(server, good) == 200
-    for bad in (b"evil.example", b"localhost.evil.example", b"192.168.1.7", b"127.0.0.1.nip.io", b"[::2]", b""):
+    for bad in (b"evil.example", b"localhost.evil.example", b"192.168.1.7", b"127.0.0.1.nip.io", b"[::2]", b"", b"[::1].evil.example",
+                b"localhost:80@evil.example", b"127.0.0.1:80:90", b"[::1", b"localhost:x"):
         assert get(server, bad) in (400, 403), bad
     wide = start("--allowed-host", "models.lan")
     assert get(wide, b"models.lan:80") == 200 and get(wide, b"other.lan") == 403
@@ -258,7 +259,8 @@ def test_origin_rule(server, start):
     assert post(server, server.url) == (200, server.url)
     assert post(server, "http://evil.example") == (403, None)
     assert post(server, "null") == (403, None)
-    assert post(server, "http://localhost.evil.example") == (403, None)
+    for bad in ("http://localhost.evil.example", "http://localhost:1@evil.example", "http://[::1].evil.example"):
+        assert post(server, bad) == (403, None)
     listed = start("--allowed-origin", "https://chat.example")
     assert post(listed, "https://chat.example") == (200, "https://chat.example")
     assert post(listed, "http://localhost:3000") == (403, None)
@@ -298,6 +300,31 @@ def test_bad_bodies(server, body):
     status, _, data = server.call("POST", "/v1/chat/completions", body)
     e = json.loads(data)["error"]
     assert status == 400 and e["type"] == "invalid_request_error" and e["message"].startswith("invalid JSON body"), data
+
+
+def test_nodes_are_bounded_by_the_body(server):
+    """Millions of tiny values would take gigabytes, and the allocator would keep them."""
+    status, e = server.error(b'{"messages":[{"role":"user","content":"x",' + b",".join(b'"%x":0' % i for i in range(1_500_000)) + b"}]}")
+    assert status == 413 and e["code"] == "request_too_large"
+
+
+def test_memory_of_a_large_request_is_given_back(start):
+    s = start()
+    pages = lambda: int(open(f"/proc/{s.process.pid}/statm").read().split()[1]) * 4096
+    s.chat({"text": "warm"})
+    before = pages()
+    status, _ = s.error(b'{"messages":[' + b",".join([b'{"role":"user","content":"x"}'] * 100_000) + b"]}")
+    assert status == 400
+    if "asan" not in s.process.args[0] and "tsan" not in s.process.args[0]:
+        end = time.time() + 5
+        while pages() - before > 24 << 20 and time.time() < end:
+            time.sleep(0.05)
+        assert pages() - before < 24 << 20
+
+
+def test_a_hopeless_prompt_costs_no_tokenising(server):
+    status, e = server.error({"prompt": "a" * 60_000_000}, "/v1/completions")
+    assert status == 400 and e["code"] == "context_over_budget" and "60000000 bytes" in e["message"]
 
 
 def test_nul_in_content_is_data(server):

@@ -311,6 +311,26 @@ static void defaults_are_the_model_s(void **state) {
     assert_true(s.temperature == 1.5f && s.top_p == 0.25f && s.top_k == 0);
 }
 
+/* Finite numbers that take logits to infinity would look like a broken model. */
+static void extreme_settings_are_refused(void **state) {
+    const struct {
+        const char *name;
+        sampling s;
+    } bad[] = {{"repetition_penalty", {.top_p = 1, .repetition_penalty = 1e-40f}},
+               {"repetition_penalty", {.top_p = 1, .repetition_penalty = 1e30f}},
+               {"presence_penalty", {.top_p = 1, .presence_penalty = -1e38f}},
+               {"frequency_penalty", {.top_p = 1, .frequency_penalty = 1e38f}},
+               {"logit_bias", {.top_p = 1, .n_bias = 1, .bias_ids = (int32_t[]){0}, .bias = (float[]){3e38f}}}};
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        error err = {0};
+        assert_false(sampling_check(&bad[i].s, 10, &err));
+        assert_int_equal(err.code, ERR_INVALID);
+        assert_string_equal(err.param, bad[i].name);
+    }
+    assert_true(
+        sampling_check(&(sampling){.top_p = 1, .repetition_penalty = 0.01f, .presence_penalty = -100}, 10, NULL));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_the_model_s),
@@ -321,6 +341,7 @@ int main(void) {
         cmocka_unit_test(penalties_change_the_row),
         cmocka_unit_test(logprobs_are_those_after_penalties),
         cmocka_unit_test(odd_rows),
+        cmocka_unit_test(extreme_settings_are_refused),
         cmocka_unit_test(levels_give_the_same_bits),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
