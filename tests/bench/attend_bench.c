@@ -8,6 +8,7 @@
 typedef struct shape {
     const char *name;
     int heads, ratio, width;
+    int values; /* latent: width of the part of a key that is the value; 0: values of their own, as wide */
 } shape;
 
 static float *floats(int64_t n) {
@@ -19,7 +20,8 @@ static float *floats(int64_t n) {
 /* Seconds of one attend of `rows` rows behind `depth` cached positions; the best of several. */
 static double attend_time(device *d, const shape *s, dtype type, int depth, int rows, double *append) {
     int qh = s->heads * s->ratio, n = (depth + rows + KV_PAGE - 1) / KV_PAGE;
-    kv_layer l = {s->heads, s->width, s->width, 0, false};
+    int vw = s->values ? s->values : s->width;
+    kv_layer l = {s->heads, s->width, vw, 0, s->values > 0};
     kv_spec spec = {.n_layers = 1, .n_groups = 1, .layer = &l, .n_pages = {n}, .type = type};
     error err = {0};
     kv_cache *kv = d->vt->kv_new(d, &spec, &err);
@@ -28,7 +30,7 @@ static double attend_time(device *d, const shape *s, dtype type, int depth, int 
     for (int i = 0; i < n; i++) page[i] = i;
     int fill = MAX(rows, 512);
     float *q = floats((int64_t)rows * qh * s->width), *k = floats((int64_t)fill * s->heads * s->width),
-          *o = floats((int64_t)rows * qh * s->width);
+          *o = floats((int64_t)rows * qh * vw);
     for (int at = 0; at < depth; at += 512) {
         step_seq ss = {.n_rows = MIN(512, depth - at), .pos0 = at, .page = {page}};
         step st = {.n_rows = ss.n_rows, .n_seqs = 1, .seq = &ss};
@@ -45,7 +47,7 @@ static double attend_time(device *d, const shape *s, dtype type, int depth, int 
         uint64_t t0 = clock_ns();
         op_kv_append(d, kv, 0, t, t, &st);
         uint64_t t1 = clock_ns();
-        op_attend(d, tensor_f32(o, rows, qh, s->width), tensor_f32(q, rows, qh, s->width), kv, 0, &st, &a);
+        op_attend(d, tensor_f32(o, rows, qh, vw), tensor_f32(q, rows, qh, s->width), kv, 0, &st, &a);
         uint64_t t2 = clock_ns();
         *append = MIN(*append, (double)(t1 - t0) * 1e-9);
         best = MIN(best, (double)(t2 - t1) * 1e-9);
@@ -80,21 +82,23 @@ int main(int argc, char **argv) {
     device *d = device_cpu_open(&o, &err);
     if (!d) return fprintf(stderr, "%s\n", err.msg), 1;
     printf("level %s, %d threads\n", device_cpu_level(d), pool_size(d->threads));
-    static const shape shapes[] = {{"8 kv heads of 128, 4 queries each", 8, 4, 128},
-                                   {"3 kv heads of 64, 3 queries each", 3, 3, 64},
-                                   {"2 kv heads of 128, 7 queries each", 2, 7, 128},
-                                   {"8 heads of 128, 1 query each", 8, 1, 128}};
+    static const shape shapes[] = {{"8 kv heads of 128, 4 queries each", 8, 4, 128, 0},
+                                   {"3 kv heads of 64, 3 queries each", 3, 3, 64, 0},
+                                   {"2 kv heads of 128, 7 queries each", 2, 7, 128, 0},
+                                   {"8 heads of 128, 1 query each", 8, 1, 128, 0},
+                                   {"latent 576 of 512, 64 queries", 1, 64, 576, 512}};
     for (size_t i = 0; i < COUNT(shapes); i++) {
         const shape *s = &shapes[i];
         double append, t = attend_time(d, s, DT_F16, 128, 1, &append);
         printf("%-36s decode at 128: %.2f µs; append %.2f µs\n", s->name, t * 1e6, append * 1e6);
         t = attend_time(d, s, DT_F16, 32768, 1, &append);
-        double bytes = 2.0 * 32768 * s->heads * s->width * 2;
+        double bytes = 2.0 * 32768 * s->heads * (s->values ? s->width : 2 * s->width);
         printf("%-36s decode at 32k: %.3f ms, %.1f GB/s; append %.1f µs\n", s->name, t * 1e3, bytes / t * 1e-9,
                append * 1e6);
         for (int depth = 0; depth <= 4096; depth += 4096) {
             t = attend_time(d, s, DT_F16, depth, 512, &append);
-            double macs = 2.0 * s->heads * s->ratio * s->width * (512.0 * depth + 512.0 * 513 / 2);
+            double macs = 1.0 * s->heads * s->ratio * (s->width + (s->values ? s->values : s->width)) *
+                          (512.0 * depth + 512.0 * 513 / 2);
             printf("%-36s prefill 512 behind %d: %.2f ms, %.1f G multiply-adds/s; append %.1f µs\n", s->name, depth,
                    t * 1e3, macs / t * 1e-9, append * 1e6);
         }
