@@ -432,14 +432,15 @@ typedef void one_fn(const cpu_packed *w, const uint8_t *panel, int n_panels, con
         else                                                                                                     \
             one_row(BITS, LOOKUP, KS, 2, OFFSET, w, panel, n_panels, b, acc);                                    \
     }
-#define ONE_LIST(X)                                                                                                    \
-    X(1, 0, 16, 1)                                                                                                     \
-    X(2, 0, 16, 1)                                                                                                     \
-    X(3, 0, 16, 1)                                                                                                     \
-    X(4, 0, 16, 1)                                                                                                     \
-    X(5, 0, 16, 1) X(6, 0, 16, 1) X(8, 0, 16, 1) X(1, 0, 8, 1) X(2, 0, 8, 1) X(3, 0, 8, 1) X(4, 0, 8, 1) X(5, 0, 8, 1) \
-        X(6, 0, 8, 1) X(8, 0, 8, 1) X(4, 0, 8, 0) X(5, 0, 8, 0) X(8, 0, 8, 0) X(4, 1, 8, 0) X(2, 0, 4, 1)              \
-            X(3, 0, 4, 0) X(6, 0, 4, 0) X(4, 1, 4, 0)
+#define ONE_LIST(X)                                                                                                   \
+    X(1, 0, 16, 1)                                                                                                    \
+    X(2, 0, 16, 1)                                                                                                    \
+    X(3, 0, 16, 1)                                                                                                    \
+    X(4, 0, 16, 1)                                                                                                    \
+    X(5, 0, 16, 1)                                                                                                    \
+    X(6, 0, 16, 1) X(8, 0, 16, 1) X(1, 0, 8, 1) X(2, 0, 8, 1) X(3, 0, 8, 1) X(4, 0, 8, 1) X(5, 0, 8, 1) X(6, 0, 8, 1) \
+        X(8, 0, 8, 1) X(4, 0, 8, 0) X(5, 0, 8, 0) X(8, 0, 8, 0) X(4, 1, 8, 0) X(2, 0, 4, 1) X(3, 0, 4, 0)             \
+            X(6, 0, 4, 0) X(4, 1, 4, 0)
 ONE_LIST(ONE)
 /* Code width, lookup, steps a group, offset: all the formats there are. */
 #define ONE_ENTRY(BITS, LOOKUP, KS, OFFSET) {BITS, LOOKUP, KS, OFFSET, one_##BITS##_##LOOKUP##_##KS##_##OFFSET},
@@ -476,15 +477,15 @@ static void panels(const cpu_packed *w, const uint8_t *panel, int n_panels, cons
     const int shift = __builtin_ctz((unsigned)w->group);
     for (int32_t c = 0; c < w->n_chunks; c++)
         for (int p = 0; p < n_panels; p++) {
-            const uint8_t *at = panel + (size_t)p * w->panel_bytes, *steps = steps_of(w, at, c, buf), *scales = NULL;
+            const uint8_t *at = panel + (size_t)p * w->panel_bytes, *steps = steps_of(w, at, c, buf);
             for (size_t i = 0; i < w->chunk_bytes; i += 64)
                 _mm_prefetch(at + (size_t)(c + 2) * w->chunk_bytes + i, _MM_HINT_T0);
             for (int i = 0; i < groups; i++) {
                 int32_t g = c * groups + i;
-                scales = scales_read(w, at, g * cols, shift, &f.s, &f.b);
+                const uint8_t *scales = scales_read(w, at, g * cols, shift, &f.s, &f.b);
+                if (i + 1 == groups) _mm_prefetch(scales + 2 * w->group_bytes, _MM_HINT_T0);
                 group(steps + i * cols * LIN_ROWS, b, (size_t)g * (size_t)b->n, &f, acc + (size_t)p * sums);
             }
-            _mm_prefetch(scales + 2 * w->group_bytes, _MM_HINT_T0);
         }
 }
 
