@@ -432,15 +432,22 @@ typedef void one_fn(const cpu_packed *w, const uint8_t *panel, int n_panels, con
         else                                                                                                     \
             one_row(BITS, LOOKUP, KS, 2, OFFSET, w, panel, n_panels, b, acc);                                    \
     }
-#define ONE_LIST(X)                                                                                                   \
-    X(1, 0, 16, 1)                                                                                                    \
-    X(2, 0, 16, 1)                                                                                                    \
-    X(3, 0, 16, 1)                                                                                                    \
-    X(4, 0, 16, 1)                                                                                                    \
-    X(5, 0, 16, 1)                                                                                                    \
-    X(6, 0, 16, 1) X(8, 0, 16, 1) X(1, 0, 8, 1) X(2, 0, 8, 1) X(3, 0, 8, 1) X(4, 0, 8, 1) X(5, 0, 8, 1) X(6, 0, 8, 1) \
-        X(8, 0, 8, 1) X(4, 0, 8, 0) X(5, 0, 8, 0) X(8, 0, 8, 0) X(4, 1, 8, 0) X(2, 0, 4, 1) X(3, 0, 4, 0)             \
-            X(6, 0, 4, 0) X(4, 1, 4, 0)
+#define ONE_LIST(X) \
+    X(1, 0, 16, 1)  \
+    X(2, 0, 16, 1)  \
+    X(3, 0, 16, 1)  \
+    X(4, 0, 16, 1)  \
+    X(5, 0, 16, 1)  \
+    X(6, 0, 16, 1)  \
+    X(8, 0, 16, 1)  \
+    X(1, 0, 8, 1)   \
+    X(2, 0, 8, 1)   \
+    X(3, 0, 8, 1)   \
+    X(4, 0, 8, 1)   \
+    X(5, 0, 8, 1)   \
+    X(6, 0, 8, 1)   \
+    X(8, 0, 8, 1)   \
+    X(4, 0, 8, 0) X(5, 0, 8, 0) X(8, 0, 8, 0) X(4, 1, 8, 0) X(2, 0, 4, 1) X(3, 0, 4, 0) X(6, 0, 4, 0) X(4, 1, 4, 0)
 ONE_LIST(ONE)
 /* Code width, lookup, steps a group, offset: all the formats there are. */
 #define ONE_ENTRY(BITS, LOOKUP, KS, OFFSET) {BITS, LOOKUP, KS, OFFSET, one_##BITS##_##LOOKUP##_##KS##_##OFFSET},
