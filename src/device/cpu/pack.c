@@ -249,14 +249,14 @@ static void panel_pack(void *arg, int task, int worker) {
     int expert = task / p->n_panels, panel = task % p->n_panels, n = MIN((int)LIN_ROWS, p->n_out - panel * LIN_ROWS);
     const weight_src src = weight_expert(j->src, expert);
     uint8_t *out = p->data + (size_t)expert * p->expert_bytes + (size_t)panel * p->panel_bytes;
+    for (int lane = 0; p->floats && lane < n; lane++) float_row_pack(p, &src, panel * LIN_ROWS + lane, lane, out);
+    if (p->floats) return; /* no rows of codes were allocated */
     uint8_t *q = j->rows + (size_t)worker * j->worker_bytes;
     float *s = (float *)(q + LIN_ROWS * j->row_stride), *b = s + j->row_stride / 16;
     for (int lane = 0; lane < LIN_ROWS; lane++, q += j->row_stride) {
         int64_t r = panel * LIN_ROWS + lane;
         if (lane >= n) {
-            if (!p->floats) memset(q, 0, j->row_stride);
-        } else if (p->floats) {
-            float_row_pack(p, &src, r, lane, out);
+            memset(q, 0, j->row_stride);
         } else {
             weight_row_codes(&src, r, q, s, b);
             for (int32_t i = 0; p->lookup && i < p->n_in; i++) q[i] = j->index[q[i]];
@@ -268,7 +268,7 @@ static void panel_pack(void *arg, int task, int worker) {
         }
     }
     q -= LIN_ROWS * j->row_stride;
-    for (int32_t c = 0; !p->floats && c < p->n_chunks; c++)
+    for (int32_t c = 0; c < p->n_chunks; c++)
         chunk_pack(p, q + (size_t)c * LIN_COLS, j->row_stride, out + (size_t)c * p->chunk_bytes);
 }
 
