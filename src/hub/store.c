@@ -160,7 +160,8 @@ char *hub_resolve(const char *model, error *err) {
             hits = 1, hit = i;
             break;
         }
-        if (strcasestr(m[i].name, model)) hits++, hit = i, buf_printf(&names, "%s%s", names.n ? ", " : "", m[i].name);
+        if (model[0] && strcasestr(m[i].name, model))
+            hits++, hit = i, buf_printf(&names, "%s%s", names.n ? ", " : "", m[i].name);
     }
     char *path = hits == 1 ? mem_strdup(m[hit].path) : NULL;
     if (hits > 1) error_set(err, ERR_INVALID, "'%s' matches several models: %s", model, names.p);

@@ -54,6 +54,14 @@ def test_ls_shows_what_is_in_the_store(hearth, store):
     assert hearth("inspect", "tiny").returncode == 0  # the exact name wins
 
 
+def test_an_empty_name_is_no_model(hearth, store):
+    (store / "models" / "only").mkdir(parents=True)
+    os.symlink(DATA / "models" / "llama_plain-bf16.gguf", store / "models" / "only" / "m.gguf")
+    assert hearth("inspect", "onl").returncode == 0
+    r = hearth("inspect", "")
+    assert r.returncode == 3 and "no model ''" in r.stderr
+
+
 def test_an_unknown_architecture_is_refused_by_name(hearth, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "nonesuch"}')
     (tmp_path / "model.safetensors").write_bytes((TINY / "model.safetensors").read_bytes())

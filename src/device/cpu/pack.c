@@ -299,7 +299,7 @@ bool cpu_pack(device *d, weight *w, const weight_src *src, error *err) {
 fail:
     mem_try_free(j.rows, rows_bytes);
     free(p);
-    return error_prefix(err, "packing %s", src->name), false;
+    return error_prefix(err, "packing %s: ", src->name), false;
 }
 
 void cpu_unpack(device *d, weight *w) {
