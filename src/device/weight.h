@@ -1,8 +1,8 @@
 /* Weights: how a matrix lies in a file, and the two scalar readings every device starts from.
  *
- * Every integer-coded format is read as groups of `group` columns with   w = s·(q − z) + b,   q unsigned (0..255), z a constant of
- * the format, s and b f32. That one form is what packers and kernels see (docs/numerics.md); only F32, F16, BF16 and MXFP8 have
- * no integer codes. Not here: packing for a device (device/cpu/pack.c). */
+ * Every integer-coded format is read as groups of `group` columns with   w = s·(q − z) + b,   q unsigned (0..255), z a
+ * constant of the format, s and b f32. That one form is what packers and kernels see (docs/numerics.md); only F32, F16,
+ * BF16 and MXFP8 have no integer codes. Not here: packing for a device (device/cpu/pack.c). */
 #pragma once
 #include "../base/base.h"
 
@@ -22,12 +22,13 @@ typedef struct weight_src {
     weight_format format;
     int32_t n_experts; /* 1 for an ordinary matrix */
     int32_t n_out, n_in;
-    int32_t bits, group;       /* AFFINE: as stored; others: of the format */
-    const void *codes;         /* floats, blocks or packed codes; row-major */
+    int32_t bits, group;         /* AFFINE: as stored; others: of the format */
+    const void *codes;           /* floats, blocks or packed codes; row-major */
     const void *scales, *biases; /* MLX formats: [n_out, n_in/group]; biases only AFFINE */
-    dtype scale_type;          /* AFFINE: F32, F16 or BF16; MX/NV: U8 */
-    const char *name;          /* for messages; borrows */
-    const struct weight_src *each; /* [n_experts]: experts that do not lie one after the other; each says where. NULL: stacked */
+    dtype scale_type;            /* AFFINE: F32, F16 or BF16; MX/NV: U8 */
+    const char *name;            /* for messages; borrows */
+    const struct weight_src
+        *each; /* [n_experts]: experts that do not lie one after the other; each says where. NULL: stacked */
 } weight_src;
 /* Expert e as a matrix of its own; rows [from, from+n) of a matrix that has one expert. */
 weight_src weight_expert(const weight_src *w, int32_t e);
@@ -43,9 +44,10 @@ typedef struct code_form {
 bool weight_code_form(const weight_src *w, code_form *out);
 
 const char *weight_format_name(weight_format f);
-size_t weight_row_bytes(const weight_src *w);                              /* codes of one row */
-size_t weight_src_bytes(const weight_src *w);                              /* codes + scales + biases, all experts */
-/* Row r (of stacked experts: e*n_out + r) as f32 [n_in]: the meaning of the format. w = s·(q−z)+b with one rounding per step. */
+size_t weight_row_bytes(const weight_src *w); /* codes of one row */
+size_t weight_src_bytes(const weight_src *w); /* codes + scales + biases, all experts */
+/* Row r (of stacked experts: e*n_out + r) as f32 [n_in]: the meaning of the format. w = s·(q−z)+b with one rounding per
+ * step. */
 void weight_row_f32(const weight_src *w, int64_t r, float *out);
 /* Row r as codes [n_in], scales and offsets [n_in/group]. Only where weight_code_form says true. */
 void weight_row_codes(const weight_src *w, int64_t r, uint8_t *q, float *s, float *b);

@@ -66,9 +66,9 @@ bool tensor_matrix(const checkpoint *c, const stored_tensor *t, weight_src *out,
     bool ok = t->ndim >= 1 && t->ndim <= 3;
     for (int32_t i = 0; ok && i < t->ndim; i++) ok = t->dim[i] > 0 && t->dim[i] <= INT32_MAX;
     if (!ok)
-        return tensor_error(c, t, err,
-                            "shape %s is not a matrix [in], [out,in] or [experts,out,in] with sizes from 1 to 2147483647",
-                            dims_text(t->dim, t->ndim, dims));
+        return tensor_error(
+            c, t, err, "shape %s is not a matrix [in], [out,in] or [experts,out,in] with sizes from 1 to 2147483647",
+            dims_text(t->dim, t->ndim, dims));
     out->n_experts = t->ndim == 3 ? (int32_t)t->dim[0] : 1;
     out->n_out = t->ndim > 1 ? (int32_t)t->dim[t->ndim - 2] : 1; /* GGUF stores a matrix of one row as a vector */
     out->n_in = (int32_t)t->dim[t->ndim - 1];

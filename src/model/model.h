@@ -6,10 +6,11 @@
 
 typedef struct model model;
 typedef struct model_opts {
-    int rows_max;        /* most rows a step may have; 0: device->rows_max */
-    bool compat_mlx_lm;  /* mlx-lm's reading where it departs from the model's own definition */
-    int context;         /* positions a sequence shall hold; 0: the model's own. Beyond longrope's original context: its long factors */
-    bool plan_only;      /* read headers and compute sizes; load no weights */
+    int rows_max;       /* most rows a step may have; 0: device->rows_max */
+    bool compat_mlx_lm; /* mlx-lm's reading where it departs from the model's own definition */
+    int context;    /* positions a sequence shall hold; 0: the model's own. Beyond longrope's original context: its long
+                       factors */
+    bool plan_only; /* read headers and compute sizes; load no weights */
 } model_opts;
 
 /* What others need to know of a model. Sizes are exact. */
@@ -19,25 +20,29 @@ typedef struct model_info {
     const char *tier;         /* "targeted" or "generic" */
     int32_t n_layers, width, vocab, context_max;
     int64_t n_params;
-    size_t weight_bytes;      /* packed, on the device */
-    size_t decode_bytes;      /* of these, what one decode step of one row reads (no embedding table unless tied; chosen experts) */
+    size_t weight_bytes; /* packed, on the device */
+    size_t decode_bytes; /* of these, what one decode step of one row reads (no embedding table unless tied; chosen
+                            experts) */
     size_t file_bytes;
     size_t kv_bytes_per_token; /* over all layers of full attention */
     size_t state_bytes;        /* recurrent state of one sequence */
     size_t workspace_bytes;    /* activations, planned at load */
     const int32_t *eos;        /* [n_eos] from config and generation_config; the tokenizer's comes in addition */
     size_t n_eos;
-    char quantization[64];     /* "4-bit g64", "Q4_K", "bf16", "mixed 4/8" */
+    char quantization[64]; /* "4-bit g64", "Q4_K", "bf16", "mixed 4/8" */
 } model_info;
 
-model *model_open(checkpoint *c, device *d, const model_opts *o, error *err); /* ERR_UNSUPPORTED lists the known families */
+model *model_open(checkpoint *c, device *d, const model_opts *o,
+                  error *err); /* ERR_UNSUPPORTED lists the known families */
 void model_close(model *m);
 const model_info *model_describe(const model *m);
 /* Keys and values this model needs; n_pages and type are the caller's to fill. */
 const kv_spec *model_kv_spec(const model *m);
-/* Recurrent state this model needs (n_layers 0: none); n_slots is the caller's to fill. A step brings it as step.state. */
+/* Recurrent state this model needs (n_layers 0: none); n_slots is the caller's to fill. A step brings it as step.state.
+ */
 const state_spec *model_state_spec(const model *m);
-/* Runs one step, from the device's step_begin to its step_end: logits [R,V] f32 for the rows s->out (R may be 0: then logits.p may be
- * NULL and the last layers' work is only what the cache needs). Appends keys and values to kv. A sequence's first row at position 0
- * starts its recurrent state (slot) afresh. False: *err is the device's status, which is cleared; the cache is then undefined. */
+/* Runs one step, from the device's step_begin to its step_end: logits [R,V] f32 for the rows s->out (R may be 0: then
+ * logits.p may be NULL and the last layers' work is only what the cache needs). Appends keys and values to kv. A
+ * sequence's first row at position 0 starts its recurrent state (slot) afresh. False: *err is the device's status,
+ * which is cleared; the cache is then undefined. */
 bool model_forward(model *m, kv_cache *kv, step *s, tensor logits, error *err);
