@@ -556,14 +556,14 @@ value str_method(core *c, jstr *s, const char *name, const args *a) {
     static value k_##name(core *c, value self, value *v, const args *a) { \
         return markup_call(c, self, #name, a);                            \
     }
-/* clang-format off: one word after another, no statements */
-MARKUP(capitalize)
-MARKUP(casefold)
-MARKUP(center) MARKUP(expandtabs) MARKUP(format) MARKUP(join) MARKUP(ljust) MARKUP(lower) MARKUP(lstrip)
-    MARKUP(partition) MARKUP(removeprefix) MARKUP(removesuffix) MARKUP(replace) MARKUP(rjust) MARKUP(rpartition)
-        MARKUP(rsplit) MARKUP(rstrip) MARKUP(split) MARKUP(splitlines) MARKUP(strip) MARKUP(swapcase) MARKUP(title)
-            MARKUP(upper) MARKUP(zfill)
+/* One word after another, no statements. */
+/* clang-format off */
+MARKUP(capitalize) MARKUP(casefold) MARKUP(center) MARKUP(expandtabs) MARKUP(format) MARKUP(join) MARKUP(ljust)
+MARKUP(lower) MARKUP(lstrip) MARKUP(partition) MARKUP(removeprefix) MARKUP(removesuffix) MARKUP(replace)
+MARKUP(rjust) MARKUP(rpartition) MARKUP(rsplit) MARKUP(rstrip) MARKUP(split) MARKUP(splitlines) MARKUP(strip)
+MARKUP(swapcase) MARKUP(title) MARKUP(upper) MARKUP(zfill)
     /* clang-format on */
+
     static value k_striptags(core *c, value self, value *v, const args *a) {
     return filter_apply(c, str_lit(c, "striptags"), self, a);
 }
