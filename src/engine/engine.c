@@ -244,6 +244,11 @@ gen *engine_submit(engine *e, const gen_opts *o, error *err) {
     if (!prompt_check(e, o->prompt, o->n_prompt, err) || !sampling_check(&o->sample, e->info->vocab, err) ||
         !engine_clamp(e, o->n_prompt, o->max_tokens, false, &granted, &clamped, err))
         return NULL;
+    for (size_t k = 0; k < o->n_stops; k++)
+        if (utf8_valid(o->stops[k]) != o->stops[k].n) { /* half a character would be held back from a whole one */
+            error_field(err, ERR_INVALID, "stop", "stop string %zu is not valid UTF-8", k);
+            return NULL;
+        }
     if (o->top_logprobs < 0 || o->top_logprobs > TOP_LOGPROBS_MAX) {
         error_field(err, ERR_INVALID, "top_logprobs", "top_logprobs must be between 0 and %d, not %d", TOP_LOGPROBS_MAX,
                     o->top_logprobs);

@@ -122,11 +122,15 @@ static void every_ids(str raw) {
 /* Stops are lines at the start, the reply is the rest; pushed bytewise and through the byte fallback's tokens. */
 static void reply_run(str raw) {
     str stop[4];
+    buf text[4] = {0}; /* the engine refuses stop strings that are not UTF-8 */
     size_t n = 0;
     const char *line;
     while (n < 4 && (line = memchr(raw.p, '\n', raw.n))) {
-        stop[n++] = (str){raw.p, (size_t)(line - raw.p)};
-        raw = str_slice(raw, stop[n - 1].n + 1, raw.n);
+        size_t length = (size_t)(line - raw.p);
+        utf8_lossy((str){raw.p, length}, &text[n]);
+        stop[n] = buf_view(&text[n]);
+        raw = str_slice(raw, length + 1, raw.n);
+        n++;
     }
     output_opts o = {
         .stops = stop, .n_stops = n, .split_thinking = n & 1, .prompt_tail = n & 2 ? STR("<think>\n") : STR("")};
@@ -141,6 +145,7 @@ static void reply_run(str raw) {
             if (!ev[k].text.n || utf8_valid(ev[k].text) != ev[k].text.n) abort();
     }
     output_free(out);
+    for (size_t i = 0; i < n; i++) buf_free(&text[i]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {

@@ -292,6 +292,10 @@ static void stop_string_names_itself(void **state) {
     assert_int_equal(r.stop_index, 1);
     assert_int_equal(r.n_text, at);
     assert_memory_equal(r.text, plain.text, at);
+    error err = {0};
+    q.o.stops = (str[]){STR("~"), STR("\xbd\x9c")};
+    assert_null(engine_submit(e, &q.o, &err));
+    assert_string_equal(err.param, "stop");
     engine_close(e);
 }
 
