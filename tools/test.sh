@@ -72,7 +72,8 @@ part_python() { # the HTTP surface a second time with a sanitized server
     step "build" make -s -j"$jobs" all tests
     for d in parity api cli web; do run_pytest "pytest tests/$d" tests/$d; done
     step "build asan" make -s -j"$jobs" SAN=asan all tests
-    BUILD=build-asan run_pytest "asan pytest tests/api" tests/api --ignore tests/api/test_library.py # its programs have no sanitizer
+    # test_library's programs have no sanitizer; a real model's 200 requests take half an hour under one (the scripted engine's do not)
+    BUILD=build-asan run_pytest "asan pytest tests/api" tests/api --ignore tests/api/test_library.py --ignore tests/api/test_smollm2.py
 }
 
 part_fuzz() { # each target for a short while
