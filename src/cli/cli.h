@@ -60,7 +60,10 @@ bool cli_thinking(const options *o, int *out, error *err);
 bool cli_color(void); /* standard output is a terminal and NO_COLOR is not set */
 /* Messages with the variables that the options ask for. */
 bool cli_prompt(const engine *e, const json *messages, const options *o, prompt *out, error *err);
-/* Runs one generation and prints it as it comes; Ctrl-C ends it (ERR_CANCELLED). The reply so far is appended to
- * `reply` (may be NULL). */
+/* From here on Ctrl-C cancels the generation that runs, or the next one, instead of ending the program; off: it ends
+ * the program. */
+void cli_catch_interrupts(bool on);
+/* Runs one generation and prints it as it comes; a caught Ctrl-C ends it (ERR_CANCELLED). The reply so far is appended
+ * to `reply` (may be NULL). */
 bool cli_say(engine *e, const prompt *p, const options *o, buf *reply, gen_stats *stats, error *err);
 void cli_show_stats(const gen_stats *s);

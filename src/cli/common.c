@@ -96,10 +96,19 @@ bool cli_prompt(const engine *e, const json *messages, const options *o, prompt 
     return ok;
 }
 
-static _Atomic(gen *) interrupted_gen;
+/* Ctrl-C. It may come before there is a generation to cancel: the flag keeps it until there is one. */
+static _Atomic(gen *) running_gen;
+static atomic_bool interrupted;
 static void on_interrupt(int sig) {
-    gen *g = atomic_load(&interrupted_gen);
+    atomic_store(&interrupted, true);
+    gen *g = atomic_load(&running_gen);
     if (g) gen_cancel(g);
+}
+
+void cli_catch_interrupts(bool on) {
+    struct sigaction act = {.sa_handler = on ? on_interrupt : SIG_DFL};
+    atomic_store(&interrupted, false);
+    sigaction(SIGINT, &act, NULL);
 }
 
 static void print_event(const gen_event *ev, bool color, bool *in_reasoning, buf *reply) {
@@ -130,9 +139,8 @@ bool cli_say(engine *e, const prompt *p, const options *o, buf *reply, gen_stats
     if (!engine_clamp(e, p->ids.n, wanted, !o->given.max_tokens, &g.max_tokens, &clamped, err)) return false;
     gen *run = engine_submit(e, &g, err);
     if (!run) return false;
-    atomic_store(&interrupted_gen, run);
-    struct sigaction act = {.sa_handler = on_interrupt}, old;
-    sigaction(SIGINT, &act, &old);
+    atomic_store(&running_gen, run);
+    if (atomic_load(&interrupted)) gen_cancel(run);
     bool color = cli_color(), in_reasoning = false, ok = true;
     for (gen_event ev; gen_next(run, &ev, -1);) {
         print_event(&ev, color, &in_reasoning, reply);
@@ -143,8 +151,7 @@ bool cli_say(engine *e, const prompt *p, const options *o, buf *reply, gen_stats
     if (in_reasoning && color) fputs("\x1b[0m", stdout);
     putchar('\n');
     fflush(stdout); /* before the statistics */
-    sigaction(SIGINT, &old, NULL);
-    atomic_store(&interrupted_gen, NULL);
+    atomic_store(&running_gen, NULL);
     gen_stats_get(run, stats);
     gen_free(run);
     return ok;

@@ -62,7 +62,7 @@ static char *history_path(void) {
 }
 
 /* A line from the terminal, or from a pipe without prompts. */
-static char *next_line(bool terminal) {
+static char *read_line(bool terminal) {
     if (terminal) return readline("> ");
     char *line = NULL;
     size_t cap = 0;
@@ -72,6 +72,14 @@ static char *next_line(bool terminal) {
         return NULL;
     }
     if (n && line[n - 1] == '\n') line[n - 1] = 0;
+    return line;
+}
+
+/* Ctrl-C while the line is typed ends the program; from the line on it stops the reply, however early it comes. */
+static char *next_line(bool terminal) {
+    cli_catch_interrupts(false);
+    char *line = read_line(terminal);
+    cli_catch_interrupts(true);
     return line;
 }
 

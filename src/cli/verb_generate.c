@@ -38,6 +38,7 @@ int verb_generate(const options *o) {
     bool ok = path && (strcmp(text, "-") != 0 || cli_read("-", &input, &err));
     ok = ok && (e = cli_engine(o, path, true, &err));
     ok = ok && build(o, e, input.p ? buf_view(&input) : str_of(text), &p, &err);
+    if (ok) cli_catch_interrupts(true);
     ok = ok && cli_say(e, &p, o, NULL, &stats, &err);
     if (ok && !o->quiet) cli_show_stats(&stats);
     engine_close(e);
