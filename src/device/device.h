@@ -69,6 +69,7 @@ typedef struct step {
     const int32_t *out;        /* [R] rows whose logits are wanted, ascending */
     const step_seq *seq;       /* [B] */
     struct state_store *state; /* what the slots are of; NULL: the model has none */
+    tensor hidden;             /* [R,D] f32: gets the wanted rows as they leave the final norm; .p NULL: not wanted */
 } step;
 
 /* Keys and values of all layers, in pages. Layers of one group share a page table (full attention; each window size).

@@ -63,6 +63,10 @@ static bool memory_open(engine *e, const engine_opts *o, error *err) {
     e->logits_bytes = (size_t)e->out_max * (size_t)e->info->vocab * sizeof(float);
     e->logits = e->kv ? d->vt->alloc(d, e->logits_bytes, err) : NULL;
     if (!e->logits) return false;
+    if (e->parts.embedding.width) {
+        e->hidden_bytes = (size_t)e->out_max * (size_t)e->info->width * sizeof(float);
+        if (!(e->hidden = d->vt->alloc(d, e->hidden_bytes, err))) return false;
+    }
     e->scratch = mem_alloc((size_t)e->n_workers * sizeof *e->scratch);
     for (int i = 0; i < e->n_workers; i++)
         if (!sampler_scratch_init(&e->scratch[i], e->info->vocab, err)) return false;
@@ -78,6 +82,7 @@ static void engine_free(engine *e) {
         for (int i = 0; i < e->n_workers; i++) sampler_scratch_deinit(&e->scratch[i]);
     free(e->scratch);
     if (e->logits) d->vt->free(d, e->logits, e->logits_bytes);
+    if (e->hidden) d->vt->free(d, e->hidden, e->hidden_bytes);
     if (e->kv) d->vt->kv_free(d, e->kv);
     if (e->state) d->vt->state_free(d, e->state);
     kv_store_deinit(&e->store);
@@ -121,6 +126,7 @@ engine *engine_start(engine_parts *parts, const engine_opts *o, error *err) {
         engine_free(e);
         return NULL;
     }
+    fingerprint_write(e->fingerprint, sizeof e->fingerprint, e, o);
     e->running = mem_alloc((size_t)e->batch * sizeof *e->running);
     e->row_id = mem_alloc((size_t)e->rows_max * sizeof *e->row_id);
     e->row_pos = mem_alloc((size_t)e->rows_max * sizeof *e->row_pos);
@@ -161,6 +167,12 @@ const char *engine_model_id(const engine *e) {
 }
 const gen_defaults *engine_defaults(const engine *e) {
     return &e->parts.defaults;
+}
+const embedding_info *engine_embedding(const engine *e) {
+    return e->parts.embedding.width ? &e->parts.embedding : NULL;
+}
+const char *engine_fingerprint(const engine *e) {
+    return e->fingerprint;
 }
 int engine_context(const engine *e) {
     return e->plan.context;
@@ -252,6 +264,10 @@ gen *engine_submit(engine *e, const gen_opts *o, error *err) {
     if (o->top_logprobs < 0 || o->top_logprobs > TOP_LOGPROBS_MAX) {
         error_field(err, ERR_INVALID, "top_logprobs", "top_logprobs must be between 0 and %d, not %d", TOP_LOGPROBS_MAX,
                     o->top_logprobs);
+        return NULL;
+    }
+    if (o->want_hidden && (!e->hidden || o->max_tokens)) {
+        error_set(err, ERR_INVALID, "this model gives no embeddings");
         return NULL;
     }
     return submit(e, o, NULL, err);

@@ -30,6 +30,15 @@ typedef struct gen_defaults {
     int32_t top_k;
 } gen_defaults;
 const gen_defaults *engine_defaults(const engine *e);
+/* What a checkpoint meant for embeddings says of itself (sentence-transformers' files; GGUF's pooling type). */
+typedef struct embedding_info {
+    int32_t width;     /* of a vector */
+    int32_t end_token; /* follows every text; its row is the vector. -1: the last token of the text */
+} embedding_info;
+const embedding_info *engine_embedding(const engine *e); /* NULL: the model is for replies */
+/* Names build, numerics, device and weights: with the same fingerprint, the same request and seed give the same bytes.
+ */
+const char *engine_fingerprint(const engine *e);
 int engine_context(const engine *e); /* most positions of one sequence */
 /* Admission: may a prompt of n_prompt tokens have `requested` more? More than fits is an ERR_MEMORY that gives the
  * numbers, or, with clamp (a defaulted max_tokens, fixed-context serving), is cut to what fits: *clamped. A prompt that
@@ -102,7 +111,8 @@ typedef struct gen_opts {
     bool logprobs;
     int32_t top_logprobs; /* 0..TOP_LOGPROBS_MAX */
     bool split_thinking;
-    str prompt_tail; /* for output_opts */
+    str prompt_tail;  /* for output_opts */
+    bool want_hidden; /* with max_tokens 0 and a model that embeds: gen_hidden */
     /* Called from the engine's thread after events were queued, at most once a step; may be NULL. It must return
      * quickly and must not call gen_free. gen_free waits for a call in progress: hold no lock there that wake takes. */
     void (*wake)(void *arg);
@@ -125,6 +135,9 @@ bool gen_next(gen *g, gen_event *ev, int timeout_ms);
 void gen_cancel(gen *g); /* from any thread; takes effect within one step, in prefill and in the queue too */
 void gen_free(gen *g);   /* cancels first if it still runs; does not wait for the step. May be NULL */
 void gen_stats_get(const gen *g, gen_stats *out);
+/* The last prompt position as it left the final norm [width of embedding_info], after GEN_DONE of a generation that
+ * wanted it; NULL otherwise. Borrows from g. */
+const float *gen_hidden(const gen *g);
 
 /* Counters for /metrics and /stats; a snapshot. */
 typedef struct engine_stats {

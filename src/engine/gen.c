@@ -46,6 +46,7 @@ gen *gen_new(engine *e, const gen_opts *o) {
                                                            .keep_special = o->keep_special,
                                                            .prompt_tail = o->prompt_tail,
                                                            .split_thinking = o->split_thinking});
+    if (o->want_hidden) g->hidden = mem_alloc((size_t)e->info->width * sizeof(float));
     g->stats.prompt_tokens = g->n_prompt;
     g->t_submit = clock_ns();
     return g;
@@ -59,6 +60,7 @@ void gen_drop(gen *g) {
     }
     sequence_deinit(&g->seq, NULL);
     output_free(g->out);
+    free(g->hidden);
     free((void *)g->sample.bias_ids);
     free((void *)g->sample.bias);
     pthread_mutex_destroy(&g->mu);
@@ -242,6 +244,10 @@ void gen_free(gen *g) {
     pthread_mutex_unlock(&g->wake_mu);
     gen_cancel(g);
     gen_drop(g);
+}
+
+const float *gen_hidden(const gen *g) {
+    return g->ended ? g->hidden : NULL;
 }
 
 void gen_stats_get(const gen *g, gen_stats *out) {

@@ -2,7 +2,8 @@
  *
  * open.c: a path becomes a running engine. engine.c: starting, closing, submitting, counters. scheduler.c: the thread
  * (admission, steps, emission). gen.c: one generation as its caller sees it. sequence.c: page tables, pages, state
- * slots. plan.c: how much memory goes where. sampler.c: logits to a token. api.c: include/hearth.h.
+ * slots. plan.c: how much memory goes where. sampler.c: logits to a token. identity.c: fingerprints, and what embeds.
+ * api.c: include/hearth.h.
  *
  * Threads: fields marked [mu] belong to the lock of their struct, [sched] to the scheduler thread, the rest is fixed
  * after creation. Lock order: gen.mu, then engine.mu. gen.wake_mu is taken alone. */
@@ -192,6 +193,7 @@ struct gen {
     int32_t n_top;
     output *out; /* owns; [sched] after submit */
     logits_sink sink;
+    float *hidden; /* owns: [D] [sched] until DONE; NULL: not wanted */
 
     sequence seq;        /* [sched] */
     int32_t n_generated; /* [sched] */
@@ -222,6 +224,8 @@ typedef struct engine_parts {
     tokenizer *tokenizer;
     chat_template *template; /* NULL: the model has none */
     gen_defaults defaults;
+    embedding_info embedding; /* width 0: it is for replies */
+    uint64_t weights_id;      /* of the checkpoint (identity.c) */
 } engine_parts;
 
 /* One sequence's part of a step. */
@@ -243,7 +247,9 @@ struct engine {
     kv_cache *kv;
     state_store *state; /* recurrent state of `batch` sequences; NULL: the model has none */
     void *logits;       /* device memory [out_max, V] */
-    size_t logits_bytes;
+    void *hidden;       /* device memory [out_max, D]; NULL: the model does not embed */
+    size_t logits_bytes, hidden_bytes;
+    char fingerprint[112];
     sampler_scratch *scratch; /* owns: [n_workers] */
 
     pthread_t thread;
@@ -269,6 +275,13 @@ struct engine {
     step_part *part;                     /* owns: [batch] */
     step step;
 };
+
+/* ---- what a checkpoint is (identity.c) ---- */
+/* width 0 when it is not meant for embeddings; a kind of pooling that is not built is logged. */
+embedding_info embedding_read(checkpoint *c, const model_info *m, const tokenizer *t);
+/* Of tensors (names, shapes, samples of their bytes), configuration, tokenizer and template. */
+uint64_t weights_identify(checkpoint *c);
+void fingerprint_write(char *out, size_t n, const engine *e, const engine_opts *o);
 
 void engine_parts_close(engine_parts *p);
 /* The rest of opening: plan, cache, thread. Takes the parts, also when it fails. Of the options batch, queue_max and

@@ -62,9 +62,11 @@ engine *engine_open(const engine_opts *asked, error *err) {
         model_close(headers);
     }
     mo.plan_only = false;
+    if (ok) p.weights_id = weights_identify(p.checkpoint); /* before the weights are packed and their pages dropped */
     if (ok) p.model = model_open(p.checkpoint, p.device, &mo, err);
     if (p.model) p.tokenizer = tokenizer_open(p.checkpoint, err);
     if (p.checkpoint) p.defaults = defaults_read(p.checkpoint);
+    if (p.tokenizer) p.embedding = embedding_read(p.checkpoint, model_describe(p.model), p.tokenizer);
     error none = {0};
     if (p.tokenizer) p.template = chat_template_open(p.checkpoint, p.tokenizer, &none);
     if (p.tokenizer && none.code != ERR_NONE && none.code != ERR_NOT_FOUND) log_warn("chat template: %s", none.msg);

@@ -223,6 +223,7 @@ static void step_add(engine *e, gen *g, int32_t n) {
     step_seq *out = &e->seqs[s->n_seqs++];
     *out = (step_seq){.row0 = s->n_rows, .n_rows = n, .pos0 = q->n_computed, .slot = q->slot};
     for (int k = 0; k < KV_GROUPS; k++) out->page[k] = q->page[k];
+    if (g->hidden) s->hidden = tensor_f32(e->hidden, e->out_max, e->info->width);
     p->g = g;
     p->n_rows = n;
     p->out0 = s->n_out;
@@ -323,10 +324,12 @@ static bool is_eos(const engine *e, int32_t id) {
     return id == tokenizer_eos(e->parts.tokenizer);
 }
 
-/* engine_logits: its rows go to the waiting caller before the sampler touches them. */
+/* Rows somebody wants as they are go to him before the sampler touches them. */
 static void sink_rows(engine *e, const step_part *p, int32_t pos0) {
     const gen *g = p->g;
-    const size_t V = (size_t)e->info->vocab;
+    const size_t V = (size_t)e->info->vocab, D = (size_t)e->info->width;
+    if (g->hidden && p->sampled)
+        memcpy(g->hidden, (float *)e->hidden + (size_t)(p->out0 + p->n_out - 1) * D, D * sizeof(float));
     if (g->sink.prompt && pos0 < g->n_prompt) {
         size_t n = (size_t)MIN(p->n_rows, g->n_prompt - pos0);
         memcpy(g->sink.prompt + (size_t)pos0 * V, row_logits(e, p->out0), n * V * sizeof(float));

@@ -111,6 +111,8 @@ static bool step_check(const model *m, const step *s, tensor logits, error *err)
     if (s->n_out && (tensor_null(logits) || logits.dim[0] < s->n_out || logits.dim[1] != m->info.vocab))
         return error_set(err, ERR_INTERNAL, "logits [%d,%d] for %d rows of %d", logits.dim[0], logits.dim[1], s->n_out,
                          m->info.vocab);
+    if (!tensor_null(s->hidden) && (!m->info.gives_hidden || s->hidden.dim[1] != m->info.width))
+        return error_set(err, ERR_INTERNAL, "this model gives no hidden rows of %d", s->hidden.dim[1]);
     if (m->state.n_layers && !s->state) return error_set(err, ERR_INTERNAL, "a step without recurrent state");
     for (int32_t i = 0; i < s->n_rows; i++)
         if (s->ids[i] < 0 || s->ids[i] >= m->info.vocab)

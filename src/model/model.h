@@ -30,6 +30,7 @@ typedef struct model_info {
     const int32_t *eos;        /* [n_eos] from config and generation_config; the tokenizer's comes in addition */
     size_t n_eos;
     char quantization[64]; /* "4-bit g64", "Q4_K", "bf16", "mixed 4/8" */
+    bool gives_hidden;     /* the family fills step.hidden */
 } model_info;
 
 model *model_open(checkpoint *c, device *d, const model_opts *o,

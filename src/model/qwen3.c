@@ -81,6 +81,7 @@ static void configure(model *base, config *c) {
     base->info.width = m->D;
     base->info.vocab = m->V;
     base->info.context_max = m->context;
+    base->info.gives_hidden = true;
     rope_make(base, c, &m->rot, &(rope_opts){.head = m->Dh});
     m->l = model_alloc(base, (size_t)m->L * sizeof *m->l);
     for (int32_t i = 0; i < m->L; i++) {
@@ -145,6 +146,7 @@ static void forward(model *base, kv_cache *kv, const step *s, tensor logits) {
         add(x, r);
     }
     rms_norm(h, x, m->norm, m->eps);
+    if (!tensor_null(s->hidden)) copy(tensor_rows(s->hidden, 0, R), h);
     linear(logits, h, m->head); /* [R,V] */
 }
 
