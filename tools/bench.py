@@ -2,10 +2,11 @@
 """./dev bench: hearth beside a native llama.cpp (llama-cpp-python builds it here), same GGUF, same threads, alternating, medians.
 
   ./dev bench [--gguf F] [--threads 1,2] [--prompts 128,512] [--depths 0,1024] [--repeats 5] [--numerics default,int8]
-              [--json OUT] [--no-peer] [--server]
+              [--json OUT] [--no-peer] [--server] [--streams 1,4,16 [--llama-server PROGRAM]]
 
-Prints one table: prefill and decode tok/s, ratio to the peer, peak resident memory, load time. The peer lives in a virtual
-environment of its own ($XDG_CACHE_HOME/hearth-dev/peers), made on first use (building llama.cpp takes about ten minutes).
+Prints one table: prefill and decode tok/s, ratio to the peer, peak resident memory, load time. --server adds the server's
+own figures; --streams prints only a table of servers under that many streams at once. The peers live in a virtual environment
+of their own ($XDG_CACHE_HOME/hearth-dev/peers), made on first use (building llama.cpp takes about ten minutes).
 """
 import argparse
 import concurrent.futures
@@ -74,8 +75,8 @@ def peer_python():
     if not (PEERS / "ready").exists():
         print("building llama.cpp for the comparison (about ten minutes) ...", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", PEERS], check=True)
-        subprocess.run([PEERS / "bin" / "pip", "install", "-q", "--no-binary", "llama-cpp-python", "llama-cpp-python", "numpy"],
-                       check=True)
+        subprocess.run([PEERS / "bin" / "pip", "install", "-q", "--no-binary", "llama-cpp-python", "llama-cpp-python", "xllamacpp",
+                        "numpy"], check=True)
         (PEERS / "ready").touch()
     return python
 
@@ -197,6 +198,103 @@ def server_figures(a):
         p.wait(30)
 
 
+# ---- servers under several streams -----------------------------------------------------------------------------------
+XLLAMACPP_PROGRAM = r"""
+import sys, time
+import xllamacpp as X
+p = X.CommonParams()
+p.model.path, p.port, p.n_parallel, p.n_ctx = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+p.cpuparams.n_threads = p.cpuparams_batch.n_threads = int(sys.argv[5])
+p.verbosity, p.warmup, p.cache_ram_mib = 0, False, 0
+server = X.Server(p)
+while True:
+    time.sleep(1)
+"""
+
+
+def server_commands(a, port, threads):
+    """Name -> command line. Each serves the widest row of the table: as many slots as streams, the same context for each."""
+    slots = max(a.streams)
+    context = a.stream_prompt + a.stream_tokens + 64
+    commands = {
+        "hearth": [HEARTH, "serve", a.gguf, "--port", str(port), "--threads", str(threads), "--batch", str(slots), "--log-level", "error"],
+        "xllamacpp": [peer_python(), "-c", XLLAMACPP_PROGRAM, a.gguf, str(port), str(slots), str(slots * context), str(threads)],
+    }
+    if a.llama_server:
+        commands["llama-server"] = [a.llama_server, "-m", a.gguf, "--port", str(port), "-np", str(slots), "-c", str(slots * context),
+                                    "-t", str(threads), "--log-disable"]
+    return commands
+
+
+def stream_prompt(words, number):
+    """Different from its first word on, so that no server can share a prefix between streams or rounds."""
+    vocabulary = "river stone garden window music winter story market paper light bread horse island doctor colour engine".split()
+    return f"{number}: " + " ".join(vocabulary[(i * 7 + number * 3 + i * i) % len(vocabulary)] for i in range(words))
+
+
+def one_stream(port, prompt, tokens):
+    """(seconds to the first text, tokens that came, prompt tokens)"""
+    start, first, usage = time.perf_counter(), None, {}
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=900)
+    c.request("POST", "/v1/completions", json.dumps({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True,
+                                                     "stream_options": {"include_usage": True}}), {"Content-Type": "application/json"})
+    r = c.getresponse()
+    assert r.status == 200, r.read()
+    for line in r:
+        if line.startswith(b"data: {"):
+            first = first or time.perf_counter() - start
+            usage = json.loads(line[6:]).get("usage") or usage
+    return first, usage["completion_tokens"], usage["prompt_tokens"]
+
+
+def measure_streams(command, port, streams, prompt_words, tokens, round_number):
+    """{n: (tokens of replies a second over all streams, median time to first text)} of one server, started here."""
+    p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(3000):
+            assert p.poll() is None, f"{command[0]} ended with {p.returncode}"
+            try:
+                one_stream(port, "hello", 2)
+                break
+            except (OSError, AssertionError, http.client.HTTPException):
+                time.sleep(0.1)
+        out = {}
+        for n in streams:
+            prompts = [stream_prompt(prompt_words, 1000 * round_number + 100 * n + i) for i in range(n)]
+            start = time.perf_counter()
+            with concurrent.futures.ThreadPoolExecutor(n) as pool:
+                replies = list(pool.map(lambda prompt: one_stream(port, prompt, tokens), prompts))
+            seconds = time.perf_counter() - start
+            assert all(got == tokens for _, got, _ in replies), replies
+            out[n] = (n * tokens / seconds, statistics.median(first for first, _, _ in replies), replies[0][2])
+        return out
+    finally:
+        p.terminate()
+        try:
+            p.wait(30)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
+
+
+def compare_servers(a):
+    """Every server once per round, in turn; medians."""
+    for threads in a.threads:
+        runs = {}
+        for number in range(a.repeats):
+            port = free_port()
+            for name, command in server_commands(a, port, threads).items():
+                runs.setdefault(name, []).append(measure_streams(command, port, a.streams, a.stream_prompt, a.stream_tokens, number))
+        print(f"\n{pathlib.Path(a.gguf).name}, {threads} thread(s): reply tok/s over all streams (median time to first text), "
+              f"prompts of {runs['hearth'][0][a.streams[0]][2]} tokens, {a.stream_tokens} generated, medians of {a.repeats}")
+        print("| streams | " + " | ".join(runs) + " |")
+        print("|---" * (len(runs) + 1) + "|")
+        for n in a.streams:
+            cells = [f"{statistics.median(r[n][0] for r in rounds):.1f} ({statistics.median(r[n][1] for r in rounds):.2f} s)"
+                     for rounds in runs.values()]
+            print(f"| {n} | " + " | ".join(cells) + " |")
+
+
 def main():
     numbers = lambda s: [int(x) for x in s.split(",")]
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -209,10 +307,17 @@ def main():
     p.add_argument("--numerics", type=lambda s: s.split(","), default=["default", "int8"])
     p.add_argument("--no-peer", action="store_true")
     p.add_argument("--server", action="store_true")
+    p.add_argument("--streams", type=numbers, help="compare servers under this many streams at once")
+    p.add_argument("--stream-prompt", type=int, default=256, help="words of a prompt")
+    p.add_argument("--stream-tokens", type=int, default=64)
+    p.add_argument("--llama-server", help="a native llama-server to compare with, beside xllamacpp's")
     p.add_argument("--json")
     a = p.parse_args()
     if not a.gguf:
         a.gguf = subprocess.run([HEARTH, "get", "smollm2"], check=True, capture_output=True, text=True).stdout.strip()
+    if a.streams:
+        compare_servers(a)
+        return
     results = compare(a)
     if a.server:
         server_figures(a)
