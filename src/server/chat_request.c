@@ -206,19 +206,6 @@ static bool field_honoured(const field *f, chat_request *r, const json *v, error
     return true;
 }
 
-static bool is_neutral(const char *neutral, const json *v) {
-    buf b = {0};
-    json_write(&b, v);
-    bool found = false;
-    for (str rest = str_of(neutral); rest.n && !found;) {
-        size_t end = MIN(str_find(rest, STR(" ")), rest.n);
-        found = str_eq(str_slice(rest, 0, end), buf_view(&b));
-        rest = str_slice(rest, MIN(end + 1, rest.n), rest.n);
-    }
-    buf_free(&b);
-    return found;
-}
-
 static const field *field_find(unsigned surface, str name) {
     for (size_t i = 0; i < COUNT(fields); i++)
         if ((fields[i].surfaces & surface) && str_is(name, fields[i].name)) return &fields[i];
@@ -230,18 +217,10 @@ static bool field_apply(reader *c, const field *f, const json *v, error *err) {
     case CLASS_HONOURED: return field_honoured(f, c->r, v, err);
     case CLASS_SPECIAL: return f->read(c, v, err);
     case CLASS_REFUSED:
-        return is_neutral(f->neutral, v) ||
+        return body_is_neutral(f->neutral, v) ||
                error_field(err, ERR_INVALID, f->name, "%s is not supported by this version", f->name);
     default: return true;
     }
-}
-
-/* Names go into a header and the log: only plain ones, and not many. */
-static void unknown_add(buf *b, str name) {
-    if (b->n > 300 || name.n > 64 || !name.n) return;
-    for (size_t i = 0; i < name.n; i++)
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.", name.p[i])) return;
-    buf_printf(b, "%s%.*s", b->n ? ", " : "", (int)name.n, name.p);
 }
 
 static const chat_request absent = {
@@ -260,21 +239,6 @@ static const chat_request absent = {
     .presence_penalty = 0,
     .frequency_penalty = 0,
 };
-
-static const json *body_read(http_req *q, error *err) {
-    json_limits limits = {.depth_max = 128,
-                          .bytes_max = q->s->o.body_max,
-                          .memory_max = q->body.n * 4 + NODES_SPARE}; /* texts, and nodes in reason */
-    const json *body = json_read(q->a, buf_view(&q->body), &limits, err);
-    buf_free(&q->body);
-    if (!body) return error_prefix(err, "invalid JSON body: "), NULL;
-    if (json_is(body, JSON_OBJECT) && body->n <= 1000) return body;
-    if (json_is(body, JSON_OBJECT))
-        error_set(err, ERR_INVALID, "invalid JSON body: %u fields; at most 1000 are allowed", body->n);
-    else
-        error_set(err, ERR_INVALID, "invalid JSON body: an object is expected, not %s", json_type_name(body));
-    return NULL;
-}
 
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err) {
     const json *body = body_read(q, err);

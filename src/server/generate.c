@@ -129,7 +129,8 @@ bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_pr
 }
 
 void run_cancel(gen_run *r) {
-    for (int i = 0; i < r->n; i++) gen_cancel(r->choices[i].g);
+    for (int i = 0; i < r->n; i++)
+        if (r->choices[i].g) gen_cancel(r->choices[i].g);
 }
 
 void run_free(gen_run *r) {
@@ -168,6 +169,7 @@ static void on_done(choice *c, const gen_event *ev) {
         error_set(&r->err, ERR_CANCELLED, "the request was cancelled");
     else if (r->req->stream)
         r->surface->choice_end(r, c, &r->q->out);
+    if (r->err.code == ERR_NONE && r->surface->done) r->surface->done(r, c);
 }
 
 static void on_event(choice *c, const gen_event *ev) {
@@ -218,7 +220,8 @@ bool run_pump(gen_run *r) {
     }
     gen_event ev;
     for (int i = 0; i < r->n && r->err.code == ERR_NONE; i++)
-        while (!r->choices[i].done && gen_next(r->choices[i].g, &ev, 0)) on_event(&r->choices[i], &ev);
+        while (!r->choices[i].done && r->choices[i].g && gen_next(r->choices[i].g, &ev, 0))
+            on_event(&r->choices[i], &ev);
     if (atomic_exchange(&r->q->ping, false) && out->n == r->q->out_at && r->req->stream) keepalive(r);
     if (r->n_done < r->n && r->err.code == ERR_NONE) return false;
     finish_run(r);
@@ -226,18 +229,27 @@ bool run_pump(gen_run *r) {
 }
 
 /* ---- usage ------------------------------------------------------------------------------------------------------- */
+void run_stats_add(gen_stats *all, const gen *g) {
+    gen_stats one;
+    gen_stats_get(g, &one);
+    all->prompt_tokens += one.prompt_tokens;
+    all->cached_tokens += one.cached_tokens;
+    all->generated_tokens += one.generated_tokens;
+    all->reasoning_tokens += one.reasoning_tokens;
+    all->queued_ns = MAX(all->queued_ns, one.queued_ns);
+    all->prefill_ns = MAX(all->prefill_ns, one.prefill_ns);
+    all->decode_ns = MAX(all->decode_ns, one.decode_ns);
+}
+
 gen_stats run_stats(const gen_run *r) {
-    gen_stats all = {0}, one;
+    gen_stats all = r->past, one;
     for (int i = 0; i < r->n; i++) {
         if (!r->choices[i].g) continue; /* it was not admitted */
+        int32_t prompt = all.prompt_tokens, cached = all.cached_tokens;
+        run_stats_add(&all, r->choices[i].g);
         gen_stats_get(r->choices[i].g, &one);
-        all.prompt_tokens = one.prompt_tokens; /* one prompt, however many choices */
-        all.cached_tokens = i ? MIN(all.cached_tokens, one.cached_tokens) : one.cached_tokens;
-        all.generated_tokens += one.generated_tokens;
-        all.reasoning_tokens += one.reasoning_tokens;
-        all.queued_ns = MAX(all.queued_ns, one.queued_ns);
-        all.prefill_ns = MAX(all.prefill_ns, one.prefill_ns);
-        all.decode_ns = MAX(all.decode_ns, one.decode_ns);
+        all.prompt_tokens = MAX(prompt, one.prompt_tokens); /* one prompt, however many choices */
+        all.cached_tokens = i ? MIN(cached, one.cached_tokens) : one.cached_tokens;
     }
     return all;
 }

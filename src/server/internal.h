@@ -102,8 +102,45 @@ bool guard_host(http_req *q, error *err);
 bool guard_origin(http_req *q, error *err); /* also sets origin_ok */
 bool guard_key(http_req *q, error *err);
 
+/* ---- request bodies (body.c, surface_fields.def) ----------------------------------------------------------------- */
+/* Takes q->body: a JSON object within limits, in the request's arena. */
+const json *body_read(http_req *q, error *err);
+enum { FIELD_PASS, FIELD_READ, FIELD_ACCEPTED, FIELD_REFUSED };
+typedef struct surface_field {
+    unsigned surface;
+    const char *name;
+    int class;
+    const char *to;      /* PASS: name in the core request; NULL: the same */
+    const char *neutral; /* REFUSED: values that ask for nothing */
+    const char *schema;  /* JSON */
+} surface_field;
+/* Walks the fields of a surface; after NULL: the first. */
+const surface_field *surface_field_next(unsigned surface, const surface_field *after);
+/* Puts what is passed on into `core` (may be NULL), collects unknown names, refuses what is not supported. */
+bool body_sort(unsigned surface, const json *body, json_builder *core, buf *unknown, error *err);
+/* An error about a core field names the field that the client sent. */
+void body_error_rename(unsigned surface, error *err);
+bool body_wrong_type(const char *name, const char *want, const json *v, error *err);
+bool body_is_neutral(const char *neutral, const json *v);
+/* Single fields; absent and null leave *out as it is. `names`: aliases, separated by blanks. */
+bool body_string(const json *body, const char *names, str *out, error *err);
+bool body_bool(const json *body, const char *names, bool *out, error *err);
+bool body_int(const json *body, const char *name, int64_t lo, int64_t hi, int64_t *out, error *err);
+/* An array of token ids, checked against the vocabulary; [v->n] in the arena. */
+bool body_ids(http_req *q, const char *name, const json *v, int32_t **out, error *err);
+void unknown_add(buf *list, str name);
+void unknown_warn(http_req *q, const buf *list); /* Warning header and log; nothing when the list is empty */
+
 /* ---- the core request, shared by all surfaces (chat_request.c, fields.def) --------------------------------------- */
-enum { SURFACE_CHAT = 1, SURFACE_COMPLETIONS = 2 };
+enum {
+    SURFACE_CHAT = 1,
+    SURFACE_COMPLETIONS = 2,
+    SURFACE_EMBEDDINGS = 4,
+    SURFACE_MESSAGES = 8,
+    SURFACE_RESPONSES = 16,
+    SURFACE_TOKENIZE = 32,
+    SURFACE_DETOKENIZE = 64,
+};
 enum { NODES_SPARE = 64 << 20 }; /* bytes of JSON nodes a request may have beside four times its body */
 enum { STOPS_MAX = 256, STOP_BYTES_MAX = 1024, CHOICES_MAX = 16, BIAS_MAX = 4096 };
 #define INT_UNSET INT64_MIN
@@ -156,6 +193,7 @@ typedef struct surface {
     void (*end)(gen_run *r, buf *out);                   /* closing frames */
     void (*error)(gen_run *r, const error *e, buf *out); /* inside a stream */
     void (*reply)(gen_run *r, buf *out);                 /* not a stream */
+    void (*done)(gen_run *r, choice *c);                 /* a generation has ended well; may be NULL */
 } surface;
 
 struct gen_run {
@@ -172,6 +210,7 @@ struct gen_run {
     int32_t max_tokens;
     bool clamped, started, finished;
     int32_t progress_done, progress_total;
+    gen_stats past; /* of generations that are freed already */
     error err;
 };
 /* Renders or takes the prompt, admits, submits n generations. */
@@ -180,6 +219,7 @@ bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_pr
 bool run_pump(gen_run *r);
 void run_cancel(gen_run *r); /* from any thread, with the request's lock held or owned */
 void run_free(gen_run *r);
+void run_stats_add(gen_stats *all, const gen *g);
 gen_stats run_stats(const gen_run *r); /* of all choices: tokens of replies added up, times the longest */
 void run_usage(gen_run *r, buf *out);  /* the usage object */
 
@@ -220,6 +260,7 @@ void watch_phase(watch *w, conn *c, int phase, http_req *q); /* CONN_WORK arms t
 void watch_body(watch *w, conn *c, size_t got);              /* moves the deadline of a body */
 void watch_refused(watch *w, conn *c);                       /* answered past MHD: little time is left */
 void watch_publish(watch *w, http_req *q, gen_run *run);     /* from here on a hang-up cancels run */
+void watch_gen(watch *w, http_req *q, choice *c, gen *g);    /* c->g becomes g, on a request that is published */
 void watch_cancel_all(watch *w);
 int watch_requests(watch *w); /* requests in progress */
 

@@ -106,8 +106,15 @@ static void chat_reply(gen_run *r, buf *out) {
     buf_putc(out, '}');
 }
 
-static const surface chat_surface = {chat_begin, chat_delta,          chat_token, chat_choice_end,
-                                     chat_end,   openai_stream_error, chat_reply};
+static const surface chat_surface = {
+    .begin = chat_begin,
+    .delta = chat_delta,
+    .token = chat_token,
+    .choice_end = chat_choice_end,
+    .end = chat_end,
+    .error = openai_stream_error,
+    .reply = chat_reply,
+};
 
 void route_chat_completions(http_req *q) {
     error e = {0};

@@ -96,8 +96,15 @@ static void raw_reply(gen_run *r, buf *out) {
     buf_putc(out, '}');
 }
 
-static const surface raw_surface = {raw_begin, raw_delta,           raw_token, raw_choice_end,
-                                    raw_end,   openai_stream_error, raw_reply};
+static const surface raw_surface = {
+    .begin = raw_begin,
+    .delta = raw_delta,
+    .token = raw_token,
+    .choice_end = raw_choice_end,
+    .end = raw_end,
+    .error = openai_stream_error,
+    .reply = raw_reply,
+};
 
 void route_completions(http_req *q) {
     error e = {0};

@@ -1,4 +1,4 @@
-/* What the server says about itself and its model: /health, /v1/models, /metrics, /stats. */
+/* What the server says about itself: /health, /metrics, /stats. Not here: its models (models.c). */
 #include "internal.h"
 
 void route_health(http_req *q) {
@@ -8,80 +8,6 @@ void route_health(http_req *q) {
         reply_static(q, "application/json", ok, sizeof ok - 1);
     else
         reply_error(q, &e);
-}
-
-/* ---- models ------------------------------------------------------------------------------------------------------ */
-static void number_or_null(buf *b, const char *name, double v) {
-    buf_printf(b, "\"%s\":", name);
-    json_write_real(b, v); /* NAN as null */
-}
-
-static void write_model(const server *s, const engine *e, buf *b) {
-    const model_info *m = engine_model(e);
-    const gen_defaults *d = engine_defaults(e);
-    bool chat = engine_template(e) != NULL;
-    bool thinks =
-        chat && chat_template_reads(engine_template(e), "enable_thinking") && chat_template_thinks(engine_template(e));
-    buf_puts(b, "{\"id\":");
-    json_write_string(b, str_of(engine_model_id(e)));
-    buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\",\"context_window\":%d",
-               (long long)s->started_unix, engine_context(e));
-    buf_puts(b, ",\"family\":");
-    json_write_string(b, str_of(m->family));
-    buf_puts(b, ",\"tier\":");
-    json_write_string(b, str_of(m->tier));
-    buf_puts(b, ",\"quantization\":");
-    json_write_string(b, str_of(m->quantization));
-    buf_printf(b, ",\"parameters\":%lld,\"reasoning\":%s,\"vision\":false,\"audio\":false,\"batch_mode\":\"batch\"",
-               (long long)m->n_params, thinks ? "true" : "false");
-    buf_puts(b, ",\"tools\":false,\"structured_output\":false,\"embeddings\":false,\"adapters\":false,\"training\":"
-                "false,\"dsa\":false,\"mtp\":false");
-    buf_printf(b,
-               ",\"capabilities\":{\"chat_completions\":%s,\"text_completions\":true,\"anthropic_messages\":false,"
-               "\"responses\":false",
-               chat ? "true" : "false");
-    buf_puts(b, ",\"streaming\":true,\"tools\":false,\"structured_output\":false,\"logprobs\":true,\"embeddings\":"
-                "false,\"vision\":false");
-    buf_puts(b, ",\"audio\":false,\"adapters\":false,\"training\":false}");
-    if (isnan(d->temperature) && isnan(d->top_p) && d->top_k < 0) {
-        buf_puts(b, ",\"gen_defaults\":null}");
-        return;
-    }
-    buf_puts(b, ",\"gen_defaults\":{");
-    number_or_null(b, "temperature", d->temperature);
-    buf_putc(b, ',');
-    number_or_null(b, "top_p", d->top_p);
-    buf_putc(b, ',');
-    number_or_null(b, "top_k", d->top_k < 0 ? NAN : d->top_k);
-    buf_puts(b, "}}");
-}
-
-static void reply_models(http_req *q, bool shown) {
-    buf b = {0};
-    buf_puts(&b, "{\"object\":\"list\",\"data\":[");
-    if (shown) write_model(q->s, atomic_load(&q->s->e), &b);
-    buf_puts(&b, "]}");
-    reply_json(q, 200, &b);
-}
-
-void route_models(http_req *q) {
-    reply_models(q, true);
-}
-
-/* The spec's shape is a filtered list, OpenAI's clients want the object: the object is what `retrieve` can read. */
-void route_model(http_req *q) {
-    const engine *e = atomic_load(&q->s->e);
-    if (!str_is(q->rest, engine_model_id(e))) {
-        reply_models(q, false);
-        return;
-    }
-    buf b = {0};
-    write_model(q->s, e, &b);
-    b.n--; /* the object, with the list beside it */
-    buf_puts(&b, ",\"data\":[");
-    write_model(q->s, e, &b);
-    buf_puts(&b, "]}");
-    reply_json(q, 200, &b);
 }
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */

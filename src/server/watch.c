@@ -112,6 +112,13 @@ void watch_publish(watch *w, http_req *q, gen_run *run) {
     pthread_mutex_unlock(&w->lock);
 }
 
+void watch_gen(watch *w, http_req *q, choice *c, gen *g) {
+    pthread_mutex_lock(&w->lock);
+    c->g = g;
+    if (g && atomic_load(&q->gone)) gen_cancel(g);
+    pthread_mutex_unlock(&w->lock);
+}
+
 /* ---- leaving ----------------------------------------------------------------------------------------------------- */
 /* With the lock held. */
 static void conn_gone(watch *w, conn *c) {

@@ -1,6 +1,6 @@
 """Fixtures over serving.py."""
 import pytest
-from serving import Server
+from serving import RealServer, Server
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +17,20 @@ def start():
 
     def make(*args):
         running.append(Server(*args))
+        return running[-1]
+
+    yield make
+    for s in running:
+        s.stop()
+
+
+@pytest.fixture
+def real():
+    """real(model, "--flag", value …): `hearth serve` over a real model."""
+    running = []
+
+    def make(*args):
+        running.append(RealServer(*args))
         return running[-1]
 
     yield make

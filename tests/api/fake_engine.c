@@ -6,7 +6,8 @@
  *   echo        "prompt" | "sampling": reply with the rendered prompt ("(" for "<"), or with the settings the engine
  * was given delay_ms    between tokens                  first_ms     before the first prefill     [total, chunk, ms]:
  * progress events        endless  repeats text until max_tokens fail        message; the generation fails after fail_at
- * tokens Without a script the reply is "You said: " and the last line of the prompt's text. */
+ * tokens. Embeddings (--embeds 1): 8 numbers, of the prompt's length and the first tokens. Without a script the reply
+ * is "You said: " and the last line of the prompt's text. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 #include "../../src/engine/engine.h"
 #include "fake_engine.h"
 
-enum { EVENTS_MAX = 96, TOP_MAX = 20 };
+enum { EVENTS_MAX = 96, TOP_MAX = 20, FAKE_WIDTH = 8 };
 typedef struct event {
     gen_event ev;
     char *text; /* owns */
@@ -39,6 +40,7 @@ struct gen {
     event queue[EVENTS_MAX];
     size_t head, n;
     char *held; /* text of the event handed out last */
+    float hidden[FAKE_WIDTH];
     gen_stats st;
     uint64_t t_submit, t_first;
 };
@@ -299,7 +301,12 @@ gen *engine_submit(engine *e, const gen_opts *o, error *err) {
                                                .keep_special = o->keep_special,
                                                .prompt_tail = o->prompt_tail,
                                                .split_thinking = o->split_thinking});
-    plan_reply(g);
+    if (o->want_hidden) { /* no reply: DONE comes next */
+        g->hidden[0] = (float)o->n_prompt;
+        for (size_t i = 1; i < FAKE_WIDTH && i <= o->n_prompt; i++) g->hidden[i] = (float)o->prompt[i - 1];
+    } else {
+        plan_reply(g);
+    }
     pthread_mutex_lock(&e->lock);
     bool full = e->st.running >= e->o.queue_max;
     if (!full) {
@@ -366,6 +373,10 @@ void gen_free(gen *g) {
     free(g);
 }
 
+const float *gen_hidden(const gen *g) {
+    return g->o.want_hidden ? g->hidden : NULL;
+}
+
 void gen_stats_get(const gen *g, gen_stats *out) {
     pthread_mutex_lock(&g->e->lock);
     *out = g->st;
@@ -414,6 +425,13 @@ const char *engine_model_id(const engine *e) {
 }
 const gen_defaults *engine_defaults(const engine *e) {
     return &e->defaults;
+}
+const embedding_info *engine_embedding(const engine *e) {
+    static const embedding_info info = {.width = FAKE_WIDTH, .end_token = 258};
+    return e->o.embeds ? &info : NULL;
+}
+const char *engine_fingerprint(const engine *e) {
+    return "fake-1";
 }
 int engine_context(const engine *e) {
     return e->o.context ? e->o.context : 8192;

@@ -27,6 +27,7 @@ static bool set(settings *o, const char *name, char *value) {
                 {"thinking", &o->s.thinking},
                 {"queue-max", &o->f.queue_max},
                 {"context", &o->f.context},
+                {"embeds", &o->f.embeds},
                 {"load", &o->load_ms},
                 {"drain", &o->drain_ms}};
     const struct {

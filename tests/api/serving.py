@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -17,10 +18,17 @@ BINARY = os.environ.get("HEARTH_FAKE_SERVER", str(ROOT / os.environ.get("BUILD",
 
 class Server:
     def __init__(self, *args):
-        self.process = subprocess.Popen([BINARY, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        assert line.startswith("port "), f"no server: {line!r} {self.process.stderr.read() if self.process.poll() is not None else ''}"
-        self.port = int(line.split()[1])
+        self.start([BINARY, *map(str, args)], "stdout")
+
+    def start(self, command, stream, env=None):
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=ROOT)
+        self.port, seen = 0, ""
+        for line in getattr(self.process, stream):
+            seen += line
+            if found := re.search(r"^port (\d+)|http://[^/]*:(\d+)/v1", line):
+                self.port = int(found[1] or found[2])
+                break
+        assert self.port, f"no server: {seen}"
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = []
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -105,6 +113,14 @@ class Server:
         data = json.dumps(body).encode()
         return self.raw(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
                         % (path.encode(), len(data), data))
+
+
+class RealServer(Server):
+    """`hearth serve MODEL`."""
+
+    def __init__(self, model, *args):
+        binary = os.environ.get("HEARTH_BINARY", str(ROOT / os.environ.get("BUILD", "build") / "hearth"))
+        self.start([binary, "serve", str(model), "--port", "0", "--threads", "1", *map(str, args)], "stderr")
 
 
 def read_all(s):
