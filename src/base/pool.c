@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "limit.h"
 #include "pool.h"
 
 /* Longer than the gaps inside a decode step, shorter than what an idle server would notice. */
@@ -194,29 +195,13 @@ static bool first_sibling(int cpu, const cpu_set_t *allowed) {
     return true;
 }
 
-/* CPUs worth of quota of our control group, rounded up; 0: none. */
-static int cgroup_cpus(void) {
-    buf b = {0};
-    long quota = -1, period = 0;
-    if (file_read(&b, "/sys/fs/cgroup/cpu.max", 200, NULL)) {
-        if (sscanf(b.p, "%ld %ld", &quota, &period) != 2) quota = -1;
-    } else {
-        b.n = 0;
-        if (file_read(&b, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", 200, NULL)) quota = strtol(b.p, NULL, 10);
-        b.n = 0;
-        if (file_read(&b, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", 200, NULL)) period = strtol(b.p, NULL, 10);
-    }
-    buf_free(&b);
-    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
-}
-
 int pool_threads_default(void) {
     cpu_set_t set;
     int n = 0;
     if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
     for (int c = 0; c < CPU_SETSIZE; c++)
         if (CPU_ISSET((size_t)c, &set) && first_sibling(c, &set)) n++;
-    int quota = cgroup_cpus();
+    int quota = limit_cpus();
     if (quota && quota < n) n = quota;
     return MAX(1, MIN(n, THREADS_MAX));
 }

@@ -80,10 +80,8 @@ int32_t plan_pages(int32_t window, int32_t chunk, int32_t n);
 /* ERR_MEMORY with the numbers when the model cannot serve within the budget; ERR_INVALID for a context beyond the
  * model's. */
 bool plan_make(plan *p, const plan_in *in, error *err);
-/* Three quarters of the memory this process may use: RAM or the tightest cgroup limit (v1 and v2) above it. */
+/* Three quarters of the memory this process may use (base/limit.h). */
 size_t plan_default_budget(void);
-size_t plan_memory_limit(const char *proc_cgroup, const char *cgroup_root,
-                         size_t ram); /* for tests: the paths are given */
 
 /* ---- sampler (sampler.c) ----------------------------------------------------------------------------------------- */
 enum { ROW_BLOCK = 1024 /* floats that are summed in f32 before they are added in f64 */ };

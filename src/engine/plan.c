@@ -1,8 +1,6 @@
 /* The memory plan: one budget, split before anything large is allocated.
  * Not here: who waits when pages run out (scheduler.c). docs/engine.md has the arithmetic. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#include "../base/limit.h"
 #include "internal.h"
 
 enum { CONTEXT_MIN = KV_PAGE }; /* a model that cannot hold this many positions is not served */
@@ -75,56 +73,6 @@ bool plan_make(plan *p, const plan_in *in, error *err) {
     return true;
 }
 
-/* The number in a one-line file; false for "max", an absent file or nonsense. */
-static bool limit_read(const char *path, size_t *out) {
-    FILE *f = fopen(path, "re");
-    if (!f) return false;
-    unsigned long long v = 0;
-    bool ok = fscanf(f, "%llu", &v) == 1;
-    fclose(f);
-    if (ok) *out = (size_t)v;
-    return ok;
-}
-
-/* A limit counts for every group below it: walks from `group` up to the root. */
-static size_t limit_above(const char *root, const char *group, const char *file, size_t limit) {
-    char dir[2048];
-    int n = snprintf(dir, sizeof dir, "%s%s", root, group);
-    if (n < 0 || (size_t)n >= sizeof dir) return limit;
-    size_t base = strlen(root);
-    for (size_t end = (size_t)n + 1; end-- > base;) {
-        if (end > base && dir[end] != '/' && dir[end] != 0) continue;
-        dir[end] = 0;
-        char path[2200];
-        snprintf(path, sizeof path, "%s/%s", dir, file);
-        size_t v;
-        if (limit_read(path, &v)) limit = MIN(limit, v);
-    }
-    return limit;
-}
-
-size_t plan_memory_limit(const char *proc_cgroup, const char *cgroup_root, size_t ram) {
-    size_t limit = ram;
-    FILE *f = fopen(proc_cgroup, "re");
-    if (!f) return limit;
-    char line[1600];
-    while (fgets(line, sizeof line, f)) { /* "0::/path" (v2) or "7:memory:/path" (v1) */
-        line[strcspn(line, "\n")] = 0;
-        char *kind = strchr(line, ':'), *group = kind ? strchr(kind + 1, ':') : NULL;
-        if (!group) continue;
-        *kind++ = 0;
-        *group++ = 0;
-        if (group[0] != '/' || strstr(group, "..")) continue;
-        char v1[512];
-        snprintf(v1, sizeof v1, "%s/memory", cgroup_root);
-        if (*kind == 0) limit = limit_above(cgroup_root, group, "memory.max", limit);
-        if (strcmp(kind, "memory") == 0) limit = limit_above(v1, group, "memory.limit_in_bytes", limit);
-    }
-    fclose(f);
-    return limit;
-}
-
 size_t plan_default_budget(void) {
-    size_t ram = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGE_SIZE);
-    return plan_memory_limit("/proc/self/cgroup", "/sys/fs/cgroup", ram) / 4 * 3;
+    return limit_memory() / 4 * 3;
 }

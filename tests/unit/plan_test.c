@@ -1,9 +1,8 @@
-/* The memory plan: what fits, what is capped, what is refused; limits of cgroups. */
+/* The memory plan: what fits, what is capped, what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <cmocka.h>
 #include "../../src/engine/internal.h"
 
@@ -96,53 +95,11 @@ static void refusals_give_the_numbers(void **state) {
     assert_string_equal(err.param, "context_length");
 }
 
-static void write_file(const char *dir, const char *name, const char *text) {
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
-static void make_dir(const char *dir, const char *name) {
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_int_equal(mkdir(path, 0700), 0);
-}
-
-static void cgroup_limits(void **state) {
-    char root[] = "/tmp/hearth_plan_XXXXXX", proc[64], cmd[64];
-    assert_non_null(mkdtemp(root));
-    snprintf(proc, sizeof proc, "%s/self", root);
-    assert_int_equal(plan_memory_limit(proc, root, 777), 777); /* no such file: RAM */
-    write_file(root, "self", "0::/a/b\n");
-    make_dir(root, "a");
-    make_dir(root, "a/b");
-    write_file(root, "a/b/memory.max", "max\n");
-    assert_int_equal(plan_memory_limit(proc, root, 777), 777);
-    write_file(root, "a/memory.max", "500\n"); /* a parent's limit counts */
-    assert_int_equal(plan_memory_limit(proc, root, 777), 500);
-    write_file(root, "a/b/memory.max", "600\n");
-    assert_int_equal(plan_memory_limit(proc, root, 777), 500);
-    write_file(root, "memory.max", "400\n"); /* the root of a container */
-    assert_int_equal(plan_memory_limit(proc, root, 777), 400);
-    write_file(root, "self", "12:pids:/x\n7:cpu,memory:/ignored\n5:memory:/docker/1\n");
-    assert_int_equal(plan_memory_limit(proc, root, 777), 777);
-    make_dir(root, "memory");
-    write_file(root, "memory/memory.limit_in_bytes", "333\n"); /* v1, seen from inside a container */
-    assert_int_equal(plan_memory_limit(proc, root, 777), 333);
-    assert_int_equal(plan_memory_limit(proc, root, 100), 100);
-    snprintf(cmd, sizeof cmd, "rm -r %s", root);
-    assert_int_equal(system(cmd), 0);
-    assert_true(plan_default_budget() > 1 << 20);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_fits),
         cmocka_unit_test(the_budget_is_never_passed_and_well_used),
         cmocka_unit_test(refusals_give_the_numbers),
-        cmocka_unit_test(cgroup_limits),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }
