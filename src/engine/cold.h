@@ -49,7 +49,8 @@ bool cold_has(cold *c, const cold_key *key, uint32_t kind); /* on disk or queued
  * false, counted as dropped). */
 void *cold_put(cold *c, const cold_head *h, bool *full);
 void cold_put_done(cold *c, void *payload); /* queues it */
-/* Waits until all that was queued before is on the disk for good. False: something was not, and why. */
+/* Waits until all that was queued before is on the disk for good. False: something since the last flush is not, and
+ * why. */
 bool cold_flush(cold *c, error *err);
 
 /* Reads n blobs, in order, in the background. Heads are copied (their ids too). */
@@ -70,3 +71,60 @@ typedef struct cold_stats {
     uint64_t verified, verify_left;
 } cold_stats;
 void cold_stats_get(cold *c, cold_stats *out);
+
+/* ---- between the store's own files ------------------------------------------------------------------------------- */
+/* A blob in memory, laid out as its file is. */
+typedef struct cold_image {
+    struct cold_image *next; /* in a list; belongs to the list's owner */
+    int refs;                /* [the store's lock] */
+    cold_key key;
+    uint32_t kind;
+    uint64_t parent; /* first eight bytes of the parent's key */
+    uint8_t *p;      /* owns: [n] */
+    size_t n, payload;
+} cold_image;
+cold_image *cold_image_new(const uint8_t *fingerprint, const cold_head *h, error *err); /* payload not filled in */
+void cold_image_free(cold_image *m);
+size_t cold_image_bytes(const cold_head *h);
+bool cold_image_is(const cold_image *m, const uint8_t *fingerprint, const cold_head *h); /* same key, ids and sizes */
+
+/* "<key>-<parent's first eight bytes>-<kind>.kv", all hexadecimal but the kind. */
+enum { COLD_NAME = 2 * COLD_KEY + 1 + 16 + 1 + 10 + 3 + 1 };
+typedef struct cold_name {
+    cold_key key;
+    uint64_t parent;
+    uint32_t kind;
+} cold_name;
+uint64_t cold_tag(const cold_key *k); /* first eight bytes */
+void cold_name_format(char out[COLD_NAME], const cold_name *n);
+bool cold_name_parse(const char *s, cold_name *n);
+
+/* Writes the file below the directory fd: temporary name, fsync, rename; the directory is not synced yet. False: errno.
+ */
+bool cold_file_write(int fd, cold_image *m);
+typedef enum cold_got { COLD_OK, COLD_ABSENT, COLD_DAMAGED, COLD_UNREADABLE } cold_got;
+/* Reads and checks. h NULL: whatever the name says. Not COLD_OK: *out NULL, *why says what was wrong (static text). */
+cold_got cold_file_read(int fd, const uint8_t *fingerprint, const cold_name *name, const cold_head *h, cold_image **out,
+                        const char **why);
+
+/* What a scan finds; dir 0 is the store's own. */
+typedef struct cold_found {
+    cold_name name;
+    int32_t dir;
+    uint64_t used; /* ns; raised to that of what continues it when something must go */
+    uint64_t bytes;
+} cold_found;
+typedef struct cold_list {
+    cold_found *p; /* owns */
+    size_t n, cap;
+    uint64_t bytes;                /* of all, unfinished files too */
+    char (*dir)[2 * COLD_KEY + 1]; /* owns: names of the directories; [0] is the store's own */
+    int32_t n_dirs;
+} cold_list;
+/* Everything below root. Unfinished files of the own directory that nobody is writing are removed. */
+void cold_list_scan(cold_list *l, int root, int own, const char *own_name);
+void cold_list_free(cold_list *l);
+/* Removes files, those that nothing used for longest first and none before what continues it, until at most bytes_max
+ * remain. gone is called for each of the own directory. The number removed. */
+uint64_t cold_list_evict(cold_list *l, int root, uint64_t bytes_max, void (*gone)(void *arg, const cold_name *n),
+                         void *arg);
