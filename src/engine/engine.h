@@ -16,6 +16,7 @@ typedef struct engine_opts {
     int context_length;   /* 0: the model's own, capped by memory */
     size_t memory_budget; /* bytes; 0: three quarters of RAM or of the cgroup's limit */
     int prefill_chunk;    /* rows of one prompt in a step; 0: 512 */
+    int64_t prompt_cache; /* bytes for what earlier requests left; 0: the plan's choice, -1: none. Cut to what fits */
 } engine_opts;
 engine *engine_open(const engine_opts *o, error *err);
 void engine_close(engine *e); /* cancels what runs, joins the thread */
@@ -113,6 +114,13 @@ typedef struct gen_opts {
     bool split_thinking;
     str prompt_tail;  /* for output_opts */
     bool want_hidden; /* with max_tokens 0 and a model that embeds: gen_hidden */
+    /* Positions where messages begin, and where the part of the prompt ends that a next turn repeats, ascending: places
+     * to keep a checkpoint at (prompt.marks). Copied; good to have, never needed. */
+    const int32_t *marks;
+    size_t n_marks;
+    /* Whatever decides keys and values besides the tokens and the model: adapters and their scales, hashes of media.
+     * Requests share cached prompts only within one. Copied. */
+    str space;
     /* Called from the engine's thread after events were queued, at most once a step; may be NULL. It must return
      * quickly and must not call gen_free. gen_free waits for a call in progress: hold no lock there that wake takes. */
     void (*wake)(void *arg);
@@ -139,6 +147,32 @@ void gen_stats_get(const gen *g, gen_stats *out);
  * wanted it; NULL otherwise. Borrows from g. */
 const float *gen_hidden(const gen *g);
 
+/* Why a request took less from the prompt cache than it has in common with an earlier one:
+ * PREFIX_WHY(name, "for the log") */
+#define PREFIX_WHYS                                                                       \
+    PREFIX_WHY(nothing, "nothing was in the way")                                         \
+    PREFIX_WHY(unseen, "no earlier prompt begins like this")                              \
+    PREFIX_WHY(last_token, "one token must remain to be computed")                        \
+    PREFIX_WHY(no_checkpoint, "there is no checkpoint of the recurrent state further on") \
+    PREFIX_WHY(window, "the pages of a sliding window were evicted")                      \
+    PREFIX_WHY(evicted, "what follows was evicted")                                       \
+    PREFIX_WHY(space, "what is held belongs to other adapters or media")
+typedef enum prefix_why {
+#define PREFIX_WHY(name, text) PREFIX_WHY_##name,
+    PREFIX_WHYS
+#undef PREFIX_WHY
+        PREFIX_WHY_COUNT
+} prefix_why;
+
+/* The prompt cache. A hit took at least one token. */
+typedef struct prefix_stats {
+    uint64_t hits, misses, hit_tokens;
+    uint64_t short_by[PREFIX_WHY_COUNT]; /* requests by why they took no more */
+    uint64_t evicted_blocks, evicted_checkpoints;
+    int32_t blocks, checkpoints; /* held; 64 tokens a block */
+    size_t bytes, bytes_max;     /* held by nothing but the cache */
+} prefix_stats;
+
 /* Counters for /metrics and /stats; a snapshot. */
 typedef struct engine_stats {
     uint64_t requests_total, requests_cancelled, requests_failed, requests_rejected;
@@ -151,6 +185,7 @@ typedef struct engine_stats {
     uint64_t
         last_step_ns; /* clock_ns() of the last finished step; now, when there is nothing to do: the watchdog's food */
     bool failed;      /* the engine cannot serve any more */
+    prefix_stats prefix;
 } engine_stats;
 void engine_stats_get(const engine *e, engine_stats *out);
 

@@ -2,8 +2,8 @@
  *
  * open.c: a path becomes a running engine. engine.c: starting, closing, submitting, counters. scheduler.c: the thread
  * (admission, steps, emission). gen.c: one generation as its caller sees it. sequence.c: page tables, pages, state
- * slots. plan.c: how much memory goes where. sampler.c: logits to a token. identity.c: fingerprints, and what embeds.
- * api.c: include/hearth.h.
+ * slots. plan.c: how much memory goes where. prefix.h: what earlier requests left. sampler.c: logits to a token.
+ * identity.c: fingerprints, and what embeds. api.c: include/hearth.h.
  *
  * Threads: fields marked [mu] belong to the lock of their struct, [sched] to the scheduler thread, the rest is fixed
  * after creation. Lock order: gen.mu, then engine.mu. gen.wake_mu is taken alone. */
@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "engine.h"
+#include "prefix.h"
 
 /* ---- pages and sequences (sequence.c) ---------------------------------------------------------------------------- */
 /* The pages of one group: who is free, how many sequences hold each. */
@@ -62,6 +63,8 @@ void sequence_reset(sequence *s, kv_store *st); /* gives the cache back, keeps t
 typedef struct plan_in {
     size_t budget, weights, workspace, state; /* state: recurrent bytes of one sequence */
     size_t scratch;                           /* logits and sampler */
+    size_t cache;                             /* prompt cache; 0: none, PLAN_CACHE_DEFAULT: what is sensible */
+    size_t block_bytes;                       /* of the cache's tree, a block of KV_PAGE tokens */
     int32_t batch, chunk;
     int32_t context;     /* asked for; 0: the model's */
     int32_t context_max; /* the model's */
@@ -69,11 +72,17 @@ typedef struct plan_in {
     int32_t window[KV_GROUPS];
     size_t page_bytes[KV_GROUPS];
 } plan_in;
+/* min(8 GiB, half of what is left after weights and one full context) */
+#define PLAN_CACHE_DEFAULT SIZE_MAX
 typedef struct plan {
-    int32_t context; /* most positions of one sequence */
-    int32_t n_pages[KV_GROUPS];
-    size_t fixed_bytes; /* weights, workspace, state, scratch */
-    size_t kv_bytes;    /* all pages */
+    int32_t context;                /* most positions of one sequence */
+    int32_t n_pages[KV_GROUPS];     /* for sequences */
+    int32_t cache_pages[KV_GROUPS]; /* for the prompt cache beside them, in the same pools */
+    int32_t cache_slots;            /* recurrent states of its checkpoints */
+    int32_t cache_blocks;           /* of its tree; 0: no cache */
+    size_t fixed_bytes;             /* weights, workspace, state, scratch */
+    size_t kv_bytes;                /* n_pages */
+    size_t cache_bytes;             /* cache_pages, cache_slots, tree */
 } plan;
 /* Pages a sequence of n positions holds at most in a group, while chunk rows are computed at a time. */
 int32_t plan_pages(int32_t window, int32_t chunk, int32_t n);

@@ -4,6 +4,12 @@
 #include "internal.h"
 
 enum { CONTEXT_MIN = KV_PAGE }; /* a model that cannot hold this many positions is not served */
+enum {
+    UNIT = 64,           /* blocks: what the prompt cache is shared out by, */
+    UNIT_MARKS = 2,      /* with so many checkpoints (state, windows) in it */
+    CACHE_BLOCKS = 65536 /* more would not be used: 4 million tokens */
+};
+#define CACHE_DEFAULT ((size_t)8 << 30)
 
 int32_t plan_pages(int32_t window, int32_t chunk, int32_t n) {
     /* A window's oldest key and the newest row may both stand inside a page: one page more than the span. */
@@ -42,6 +48,27 @@ static int32_t largest(const plan_in *in, int32_t longest, size_t room, int32_t 
     return best;
 }
 
+/* Shares the prompt cache out between pages of the groups, state and the tree. */
+static void cache_share(plan *p, const plan_in *in, size_t bytes) {
+    int32_t pages[KV_GROUPS];
+    double unit = (double)in->state * UNIT_MARKS + (double)in->block_bytes * UNIT;
+    for (int g = 0; g < in->n_groups; g++) {
+        pages[g] = in->window[g] ? MIN(UNIT, UNIT_MARKS * plan_pages(in->window[g], 0, INT32_MAX)) : UNIT;
+        unit += (double)pages[g] * (double)in->page_bytes[g];
+    }
+    double units = unit > 0 ? (double)bytes / unit : 0;
+    if (units * UNIT > CACHE_BLOCKS) units = (double)CACHE_BLOCKS / UNIT;
+    p->cache_blocks = (int32_t)(units * UNIT);
+    p->cache_slots = in->state ? (int32_t)(units * UNIT_MARKS) : 0;
+    if (in->state && !p->cache_slots) p->cache_blocks = 0; /* without state keys and values are of no use */
+    if (!p->cache_blocks) return;
+    p->cache_bytes = (size_t)p->cache_blocks * in->block_bytes + (size_t)p->cache_slots * in->state;
+    for (int g = 0; g < in->n_groups; g++) {
+        p->cache_pages[g] = (int32_t)(units * pages[g]);
+        p->cache_bytes += (size_t)p->cache_pages[g] * in->page_bytes[g];
+    }
+}
+
 bool plan_make(plan *p, const plan_in *in, error *err) {
     *p = (plan){0};
     size_t state;
@@ -68,7 +95,9 @@ bool plan_make(plan *p, const plan_in *in, error *err) {
             in->context ? want : CONTEXT_MIN, (double)in->budget / 1e9, (double)room / 1e9,
             (double)p->fixed_bytes / 1e9, MAX(context, 0));
     p->context = context;
-    int32_t each = largest(in, context, room, 1, context);
+    size_t left = room - pages_for(in, context, 0, p->n_pages);
+    cache_share(p, in, in->cache == PLAN_CACHE_DEFAULT ? MIN(CACHE_DEFAULT, left / 2) : MIN(in->cache, left));
+    int32_t each = largest(in, context, room - p->cache_bytes, 1, context);
     p->kv_bytes = pages_for(in, context, MAX(each, 0), p->n_pages);
     return true;
 }

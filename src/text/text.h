@@ -83,7 +83,9 @@ typedef struct prompt {
     /* Set by the caller: a text that is sure to have more tokens is refused before it is tokenised; 0: none is. */
     int32_t tokens_max;
     str tail; /* the end of text that the template wrote itself (at most 4 KiB), for output_opts; borrows text */
-} prompt;     /* {0} is empty; free with prompt_free whatever happened */
+    /* Positions in ids where messages begin and where the part ends that a next turn will repeat, ascending. */
+    ids marks;
+} prompt; /* {0} is empty; free with prompt_free whatever happened */
 /* Special-token text inside messages stays plain text; a doubled BOS loses one. An empty result is ERR_INVALID. */
 bool prompt_render(prompt *p, const chat_template *t, const tokenizer *k, const render_opts *o, error *err);
 /* Raw text, all of it trusted, with BOS and the like as the tokenizer is configured. */

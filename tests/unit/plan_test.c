@@ -65,6 +65,44 @@ static void the_budget_is_never_passed_and_well_used(void **state) {
     (void)err;
 }
 
+/* The cache is in the budget, takes nothing of one full context, and defaults to half of what is left. */
+static void the_prompt_cache_is_planned(void **state) {
+    for (int groups = 0; groups <= 2; groups++)
+        for (size_t budget = 420000; budget < 3000000; budget += 79190)
+            for (size_t cache = 0; cache < 1200000; cache += 199999) {
+                plan_in in = base();
+                plan p;
+                error err = {0};
+                in.budget = budget;
+                in.state = 500;
+                in.block_bytes = 30;
+                in.n_groups = groups;
+                in.window[1] = 300;
+                in.page_bytes[1] = 400;
+                in.context = 2560;
+                in.cache = cache ? cache : PLAN_CACHE_DEFAULT;
+                if (!plan_make(&p, &in, &err)) {
+                    assert_true(budget < 500000);
+                    continue;
+                }
+                size_t all = p.fixed_bytes + p.kv_bytes + p.cache_bytes;
+                assert_true(all <= budget);
+                size_t sum = (size_t)p.cache_blocks * 30 + (size_t)p.cache_slots * 500, one = 0;
+                for (int g = 0; g < groups; g++) {
+                    sum += (size_t)p.cache_pages[g] * in.page_bytes[g];
+                    one += (size_t)plan_pages(in.window[g], in.chunk, 2560) * in.page_bytes[g];
+                    assert_true(p.n_pages[g] >= plan_pages(in.window[g], in.chunk, 2560));
+                }
+                assert_int_equal(sum, p.cache_bytes);
+                size_t left = budget - p.fixed_bytes - one, most = cache ? MIN(cache, left) : left / 2;
+                assert_true(p.cache_bytes <= most);
+                const size_t unit = 30 * 64 + 1000 + (groups > 0 ? 64000 : 0) + (groups > 1 ? 2 * 6 * 400 : 0);
+                const bool capped = p.cache_blocks >= 65535;
+                if (p.cache_blocks && !capped) assert_true(p.cache_bytes + unit > most); /* and well used */
+                if (p.cache_blocks) assert_true(p.cache_slots > 0);
+            }
+}
+
 static void refusals_give_the_numbers(void **state) {
     plan p;
     plan_in in = base();
@@ -99,6 +137,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_fits),
         cmocka_unit_test(the_budget_is_never_passed_and_well_used),
+        cmocka_unit_test(the_prompt_cache_is_planned),
         cmocka_unit_test(refusals_give_the_numbers),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
