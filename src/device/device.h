@@ -151,8 +151,13 @@ typedef struct device_vtable {
      * tensor). */
     bool (*pack)(device *d, weight *w, const weight_src *src, error *err);
     void (*unpack)(device *d, weight *w);                     /* frees */
-    size_t (*packed_bytes)(device *d, const weight_src *src); /* exact, from headers only */
-    void *(*alloc)(device *d, size_t bytes, error *err);      /* zeroed; activations, tables */
+    size_t (*packed_bytes)(device *d, const weight_src *src); /* exact, from headers only; the device notes the shape
+                                                                 for work_bytes */
+    /* What steps need beside weights, activations, pages and state, at most: coded activations of the weights seen so
+     * far (packed_bytes, pack), attention's temporaries for sequences of `context` positions, rotary angles. Before or
+     * after kv_new; grows with context. */
+    size_t (*work_bytes)(device *d, const kv_spec *spec, int32_t context);
+    void *(*alloc)(device *d, size_t bytes, error *err); /* zeroed; activations, tables */
     void (*free)(device *d, void *p, size_t bytes);
     kv_cache *(*kv_new)(device *d, const kv_spec *spec, error *err);
     void (*kv_free)(device *d, kv_cache *kv);

@@ -479,7 +479,7 @@ static bool pages_present(const attend_job *j) {
 }
 
 static void attend_run(device *d, split_job sj) {
-    enum { SMALL = 1 << 17 /* multiplications not worth a fork and join */, SPLIT_TILES = 4 };
+    enum { SMALL = 1 << 17 /* multiplications not worth a fork and join */ };
     attend_job *j = &sj.j;
     kv_cache *kv = j->kv;
     if (!pages_present(j)) {

@@ -3,6 +3,7 @@
 #include <cpuid.h>
 #include <stdlib.h>
 #include "internal.h"
+#include "linear.h"
 
 static const char *const level_names[] = {
     [CPU_REF] = "ref", [CPU_AVX2] = "avx2", [CPU_AVX512] = "avx512", [CPU_AMX] = "amx"};
@@ -168,6 +169,16 @@ static bool rope_init(cpu_device *c, error *err) {
 }
 
 /* ---- the device ---- */
+/* Angles are kept for ROPE_TABLES steps; a table has at most half as many frequencies as the widest key has columns. */
+static size_t cpu_work_bytes(device *d, const kv_spec *spec, int32_t context) {
+    int32_t widest = 0;
+    for (int i = 0; i < spec->n_layers; i++) widest = MAX(widest, spec->layer[i].k_width);
+    size_t angles = sizeof(int32_t) + 4 * (size_t)MIN(widest / 2, ROPE_FREQ_MAX) * sizeof(float);
+    size_t rows = (size_t)d->rows_max;
+    return lin_scratch_planned((cpu_device *)d) + ROPE_TABLES * rows * angles +
+           rows * EXPERTS_ACTIVE_MAX * sizeof(int32_t) + cpu_kv_work_bytes(d, spec, context);
+}
+
 static void *cpu_alloc(device *d, size_t bytes, error *err) {
     return mem_try(bytes, 64, err);
 }
@@ -192,6 +203,7 @@ static const device_vtable cpu_vtable = {
     .pack = cpu_pack,
     .unpack = cpu_unpack,
     .packed_bytes = cpu_packed_bytes,
+    .work_bytes = cpu_work_bytes,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .kv_new = cpu_kv_new,

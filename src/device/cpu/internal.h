@@ -30,8 +30,9 @@ typedef struct cpu_device {
      */
     void *scratch;
     size_t scratch_bytes;
-    struct pack_slab *slab;                    /* owned by pack.c: where the next weight goes; NULL at first */
-    int32_t linear_widest[CPU_LINEAR_CLASSES]; /* n_in seen, for each way activations are coded; 0: none yet */
+    struct pack_slab *slab;                     /* owned by pack.c: where the next weight goes; NULL at first */
+    int32_t linear_widest[CPU_LINEAR_CLASSES];  /* n_in packed, for each way activations are coded; 0: none yet */
+    int32_t linear_planned[CPU_LINEAR_CLASSES]; /* the same of all weights whose size was asked */
     int32_t *expert_order; /* owns [rows_max][EXPERTS_ACTIVE_MAX]: (row, chosen expert) pairs, sorted */
     size_t expert_order_bytes;
     rope_cache rope[ROPE_TABLES];
@@ -121,10 +122,13 @@ static inline float *state_at(const state_store *st, int32_t slot, size_t at) {
 
 /* What attention keeps for a tile of query rows; rows are (position, query head of the group) pairs. */
 enum { ATTN_ROWS = 48 /* query rows a tile: a multiple of 6 */, ATTN_CHUNK = 8 /* pages whose softmax is one unit */ };
+enum { SPLIT_TILES = 4 /* fewer tiles a thread than this: their chunks are shared out */ };
 enum { INDEX_ROWS = 16 /* rows whose positions an indexer scores before it chooses */ };
 
 kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err);
 void cpu_kv_free(device *d, kv_cache *kv);
+/* Attention's temporaries, as far as sequences of `context` positions touch them. */
+size_t cpu_kv_work_bytes(device *d, const kv_spec *spec, int32_t context);
 size_t cpu_kv_page_bytes(device *d, const kv_spec *spec, int group);
 void cpu_kv_copy(device *d, kv_cache *kv, int group, int32_t to, int32_t from);
 void cpu_kv_read(device *d, kv_cache *kv, int group, int32_t page, void *host);

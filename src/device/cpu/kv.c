@@ -60,6 +60,28 @@ static size_t scores_bytes(const kv_spec *s) {
     return pages * KV_PAGE * INDEX_ROWS * sizeof(float);
 }
 
+/* Partial results when few tiles share out their chunks (attend_body.h): attend_run's condition, at its worst. */
+static size_t parts_touched(const device *d, const kv_spec *s, int32_t context) {
+    size_t most = 0, tiles = SPLIT_TILES * (size_t)pool_size(d->threads) - 1;
+    if (pool_size(d->threads) == 1) return 0;
+    for (int i = 0; i < s->n_layers; i++) {
+        const kv_layer *l = &s->layer[i];
+        int32_t window = s->window[l->group],
+                see = window ? (int32_t)MIN((int64_t)context, (int64_t)window + d->rows_max) : context;
+        size_t chunks = (size_t)see / (ATTN_CHUNK * KV_PAGE) + 2;
+        if ((size_t)l->heads <= tiles)
+            most = MAX(most, tiles * chunks * ATTN_ROWS * (size_t)(pad16(l->v_width) + 2) * sizeof(float));
+    }
+    return MIN(most, (size_t)PARTS_BYTES);
+}
+
+size_t cpu_kv_work_bytes(device *d, const kv_spec *spec, int32_t context) {
+    size_t scores = 0;
+    for (int i = 0; i < spec->n_layers; i++)
+        if (!spec->layer[i].v_width) scores = ((size_t)context + KV_PAGE) * INDEX_ROWS * sizeof(float);
+    return worker_bytes(spec) * (size_t)pool_size(d->threads) + parts_touched(d, spec, context) + scores;
+}
+
 kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err) {
     if (!spec_check(spec, err)) return NULL;
     kv_cache *kv = mem_alloc(sizeof *kv);

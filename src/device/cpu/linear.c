@@ -39,6 +39,13 @@ static size_t class_bytes(lin_class class, int32_t n_in, int rows) {
     return ((size_t)rows * row + 63) / 64 * 64;
 }
 
+size_t lin_scratch_planned(const cpu_device *d) {
+    size_t bytes = 0;
+    for (int c = 0; c < CPU_LINEAR_CLASSES; c++)
+        bytes += class_bytes(c, MAX(d->linear_planned[c], d->linear_widest[c]), d->base.rows_max);
+    return bytes;
+}
+
 bool lin_scratch_grow(cpu_device *d, lin_class class, int32_t n_in, error *err) {
     if (n_in <= d->linear_widest[class]) return true;
     size_t bytes = 0;

@@ -120,6 +120,8 @@ void lin_heads_run(device *d, const lin_kernels *k, tensor x, lin_expert_part pa
 void lin_embed(device *d, const lin_kernels *k, tensor y, const weight *table, const int32_t *ids, float scale);
 /* Grows d's scratch so that rows of n_in columns fit; pack.c calls it. */
 bool lin_scratch_grow(cpu_device *d, lin_class class, int32_t n_in, error *err);
+/* Its size once all weights whose size was asked are packed. */
+size_t lin_scratch_planned(const cpu_device *d);
 
 lin_part lin_part_of(tensor y, const weight *w);
 /* The operations of a level, from its kernels. */

@@ -100,7 +100,10 @@ static bool packed_shape(cpu_packed *p, const weight_src *src, error *err) {
 
 size_t cpu_packed_bytes(device *d, const weight_src *src) {
     cpu_packed p;
-    return packed_shape(&p, src, NULL) ? p.data_bytes : SIZE_MAX;
+    if (!packed_shape(&p, src, NULL)) return SIZE_MAX;
+    int32_t *widest = &((cpu_device *)d)->linear_planned[lin_class_of(&p, d->num)];
+    *widest = MAX(*widest, p.n_in);
+    return p.data_bytes;
 }
 
 /* ---- codes ------------------------------------------------------------------------------------------------------- */
