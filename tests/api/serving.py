@@ -22,13 +22,13 @@ class Server:
 
     def start(self, command, stream, env=None):
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=ROOT)
-        self.port, seen = 0, ""
+        self.port, seen = None, ""
         for line in getattr(self.process, stream):
             seen += line
             if found := re.search(r"^port (\d+)|http://[^/]*:(\d+)/v1", line):
                 self.port = int(found[1] or found[2])
                 break
-        assert self.port, f"no server: {seen}"
+        assert self.port is not None, f"no server: {seen}"
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = []
         self.reader = threading.Thread(target=self._read, daemon=True)
