@@ -33,7 +33,7 @@ BIN_OBJ := $(BIN_SRC:%.c=$(BUILD)/%.o)
 WEB_FILES := $(wildcard web/*)
 
 LIB_LIBS := -lpcre2-8 -lutf8proc -lxxhash -lm -pthread
-BIN_LIBS := $(LIB_LIBS) -lmicrohttpd -lcurl -lcrypto -lzip -ledit
+BIN_LIBS := $(LIB_LIBS) -lmicrohttpd -lcurl -lcrypto -lzip -ledit -lsqlite3
 
 .PHONY: all lib tests fuzz benches install clean
 .SECONDARY:
@@ -87,7 +87,7 @@ $(BUILD)/hearth: $(BIN_OBJ) $(BUILD)/web_files.o $(BUILD)/libhearth.a
 # The server over a scripted engine, for tests/api and tests/web.
 FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/api/fake_*.c src/server/*.c)) $(BUILD)/web_files.o
 $(BUILD)/tests/fake_server: $(FAKE_OBJ) $(BUILD)/libhearth.a
-	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(LIB_LIBS) -lmicrohttpd -lcrypto
+	$(CC) $(SANFLAGS_$(SAN)) -o $@ $^ $(LIB_LIBS) -lmicrohttpd -lcrypto -lsqlite3
 
 # tests/unit/x_test.c and tests/op/x_test.c are one program each (cmocka).
 TEST_SRC := $(wildcard tests/unit/*_test.c) $(wildcard tests/op/*_test.c)

@@ -29,6 +29,7 @@ typedef struct route {
     const char *feature;
 } route;
 /* The route of a request; NULL and *allow (a list of methods, in the arena) when only the method is wrong. */
+const route *route_all(size_t *n);
 const route *route_find(str method, str path, str *rest, arena *a, const char **allow);
 
 /* ---- a request (request.c) --------------------------------------------------------------------------------------- */

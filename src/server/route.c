@@ -9,6 +9,11 @@ static const route routes[] = {
 #undef ROUTE
 #undef ROUTE_LATER
 
+const route *route_all(size_t *n) {
+    *n = COUNT(routes);
+    return routes;
+}
+
 static bool pattern_matches(const char *pattern, str path, str *rest) {
     str p = str_of(pattern);
     *rest = (str){0};
