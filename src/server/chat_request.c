@@ -242,7 +242,10 @@ static const chat_request absent = {
 
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err) {
     const json *body = body_read(q, err);
-    if (!body) return false;
+    return body && chat_request_of(q, surface, body, r, err);
+}
+
+bool chat_request_of(http_req *q, unsigned surface, const json *body, chat_request *r, error *err) {
     *r = absent;
     r->surface = surface;
     reader c = {q, r, body};

@@ -54,6 +54,12 @@ static bool build_prompt(http_req *q, chat_request *r, engine *e, prompt *p, err
     return prompt_raw(p, engine_tokenizer(e), r->prompt, err);
 }
 
+bool run_prompt(http_req *q, chat_request *r, prompt *p, error *err) {
+    engine *e = atomic_load(&q->s->e);
+    p->tokens_max = engine_context(e);
+    return build_prompt(q, r, e, p, err);
+}
+
 /* ---- starting ---------------------------------------------------------------------------------------------------- */
 static bool admit_tokens(gen_run *run, const engine *e, size_t n_prompt, error *err) {
     const chat_request *r = run->req;
@@ -147,6 +153,10 @@ void run_free(gen_run *r) {
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 static void keepalive(gen_run *r) {
+    if (r->surface->ping) {
+        r->surface->ping(r, &r->q->out);
+        return;
+    }
     buf_printf(&r->q->out, ": keepalive %d/%d\n\n", r->progress_done, r->progress_total);
 }
 
@@ -162,6 +172,7 @@ static void on_done(choice *c, const gen_event *ev) {
     gen_run *r = c->run;
     c->done = true;
     c->why = ev->why;
+    c->stop_index = ev->stop_index;
     r->n_done++;
     if (ev->why == FINISH_ERROR)
         r->err = ev->err;

@@ -87,6 +87,9 @@ void reply_status(http_req *q, int status);
 void reply_static(http_req *q, const char *content_type, const void *p, size_t n);
 /* {"error":{...}} in OpenAI's shape. */
 void error_json(buf *out, const error *e);
+/* {"type":"error", ...} in Anthropic's. */
+void anthropic_error_json(buf *out, const error *e, const char *request_id);
+bool http_is_anthropic(const http_req *q); /* errors have that shape here */
 /* The whole answer to an error on a connection that closes then: for the times when MHD takes no reply. */
 void reply_raw(int fd, const error *e);
 /* From any thread: there is something to do. */
@@ -167,6 +170,8 @@ typedef struct chat_request {
 } chat_request;
 /* Reads q->body. Unknown fields end in r->unknown, unsupported ones are ERR_INVALID. */
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err);
+/* The same from a body that another surface was translated into. */
+bool chat_request_of(http_req *q, unsigned surface, const json *body, chat_request *r, error *err);
 /* Messages as templates expect them: known roles, content one string, tool call arguments objects. The error names the
  * part. */
 bool messages_normalise(arena *a, const json *messages, const json **out, error *err);
@@ -183,6 +188,7 @@ typedef struct choice {
     buf lp_tokens, lp_values, lp_tops, lp_offsets; /* legacy completions */
     size_t text_n;                                 /* bytes of text so far, for text_offset */
     finish why;
+    int32_t stop_index; /* with FINISH_STOP_STRING: which */
     bool done;
 } choice;
 
@@ -195,6 +201,7 @@ typedef struct surface {
     void (*error)(gen_run *r, const error *e, buf *out); /* inside a stream */
     void (*reply)(gen_run *r, buf *out);                 /* not a stream */
     void (*done)(gen_run *r, choice *c);                 /* a generation has ended well; may be NULL */
+    void (*ping)(gen_run *r, buf *out);                  /* keeps a silent stream alive; NULL: a comment */
 } surface;
 
 struct gen_run {
@@ -212,10 +219,13 @@ struct gen_run {
     bool clamped, started, finished;
     int32_t progress_done, progress_total;
     gen_stats past; /* of generations that are freed already */
+    void *state;    /* arena; the surface's own */
     error err;
 };
 /* Renders or takes the prompt, admits, submits n generations. */
 bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_prefix, error *err);
+/* The prompt that a request would start from, for those who only count or show it. */
+bool run_prompt(http_req *q, chat_request *r, prompt *p, error *err);
 /* Moves waiting events into q->out. True once the whole reply is there. */
 bool run_pump(gen_run *r);
 void run_cancel(gen_run *r); /* from any thread, with the request's lock held or owned */

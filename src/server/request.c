@@ -97,9 +97,23 @@ void error_json(buf *out, const error *e) {
         buf_puts(out, ",\"code\":null}}");
 }
 
+void anthropic_error_json(buf *out, const error *e, const char *request_id) {
+    buf_printf(out,
+               "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", error_describe(e->code)->anthropic_type);
+    json_write_string(out, str_of(e->msg));
+    buf_printf(out, "},\"request_id\":\"%s\"}", request_id);
+}
+
+bool http_is_anthropic(const http_req *q) {
+    return str_is(q->path, "/v1/messages") || str_starts(q->path, STR("/v1/messages/"));
+}
+
 void reply_error(http_req *q, const error *e) {
     buf b = {0};
-    error_json(&b, e);
+    if (http_is_anthropic(q))
+        anthropic_error_json(&b, e, q->id);
+    else
+        error_json(&b, e);
     if (e->code == ERR_QUEUE_FULL) http_header_add(q, "Retry-After", "1");
     if (e->code == ERR_UNAVAILABLE) http_header_add(q, "Retry-After", "2");
     q->fail = error_describe(e->code)->name;
@@ -188,6 +202,7 @@ static struct MHD_Response *whole_response(http_req *q) {
 static void add_headers(http_req *q, struct MHD_Response *r) {
     for (int i = 0; i < q->n_headers; i++) MHD_add_response_header(r, q->header[i].name, q->header[i].value);
     MHD_add_response_header(r, "X-Request-Id", q->id);
+    if (http_is_anthropic(q)) MHD_add_response_header(r, "request-id", q->id);
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     if (q->origin_ok) {
         MHD_add_response_header(r, "Access-Control-Allow-Origin", http_get_header(q, "Origin"));
