@@ -242,10 +242,10 @@ static const chat_request absent = {
 
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err) {
     const json *body = body_read(q, err);
-    return body && chat_request_of(q, surface, body, r, err);
+    return body && chat_request_read_json(q, surface, body, r, err);
 }
 
-bool chat_request_of(http_req *q, unsigned surface, const json *body, chat_request *r, error *err) {
+bool chat_request_read_json(http_req *q, unsigned surface, const json *body, chat_request *r, error *err) {
     *r = absent;
     r->surface = surface;
     reader c = {q, r, body};

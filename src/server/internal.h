@@ -171,7 +171,7 @@ typedef struct chat_request {
 /* Reads q->body. Unknown fields end in r->unknown, unsupported ones are ERR_INVALID. */
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err);
 /* The same from a body that another surface was translated into. */
-bool chat_request_of(http_req *q, unsigned surface, const json *body, chat_request *r, error *err);
+bool chat_request_read_json(http_req *q, unsigned surface, const json *body, chat_request *r, error *err);
 /* Messages as templates expect them: known roles, content one string, tool call arguments objects. The error names the
  * part. */
 bool messages_normalise(arena *a, const json *messages, const json **out, error *err);
