@@ -8,7 +8,7 @@ const json *body_read(http_req *q, error *err) {
                           .bytes_max = q->s->o.body_max,
                           .memory_max = q->body.n * 4 + NODES_SPARE}; /* texts, and nodes in reason */
     const json *body = json_read(q->a, buf_view(&q->body), &limits, err);
-    buf_free(&q->body);
+    http_body_free(q);
     if (!body) return error_prefix(err, "invalid JSON body: "), NULL;
     if (json_is(body, JSON_OBJECT) && body->n <= 1000) return body;
     if (json_is(body, JSON_OBJECT))

@@ -22,7 +22,7 @@ static enum MHD_Result framing_header(void *arg, enum MHD_ValueKind kind, const 
     framing *f = arg;
     for (size_t i = 0; i < key_n; i++) f->bad_names += !token_char((unsigned char)key[i]);
     f->bad_names += key_n == 0;
-    f->bad_values += value_n && memchr(value, 0, value_n) != NULL;
+    for (size_t i = 0; i < value_n; i++) f->bad_values += !value[i] || value[i] == '\r' || value[i] == '\n';
     if (!strcasecmp(key, "content-length")) {
         f->lengths++;
         f->bad_length += value_n == 0 || value_n > 18;
@@ -40,8 +40,9 @@ bool guard_framing(http_req *q, error *err) {
     framing f = {0};
     MHD_get_connection_values_n(q->mc, MHD_HEADER_KIND, framing_header, &f);
     if (q->cn->nul_in_url) return error_set(err, ERR_INVALID, "the request path holds a NUL byte");
+    if (q->cn->space_in_url) return error_set(err, ERR_INVALID, "the request target holds white space");
     if (f.bad_names) return error_set(err, ERR_INVALID, "a header name holds a character that names may not have");
-    if (f.bad_values) return error_set(err, ERR_INVALID, "a header value holds a NUL byte");
+    if (f.bad_values) return error_set(err, ERR_INVALID, "a header value holds a NUL byte or a line end");
     if (f.lengths && f.encodings)
         return error_set(err, ERR_INVALID, "Content-Length and Transfer-Encoding may not both be given");
     if (f.lengths > 1 || f.bad_length) return error_set(err, ERR_INVALID, "Content-Length must be one decimal number");
@@ -103,8 +104,8 @@ static bool host_allowed(const server *s, str host) {
 
 bool guard_host(http_req *q, error *err) {
     if (q->s->o.unix_path) return true; /* no browser reaches a unix socket */
-    const char *host = http_get_header(q, "Host");
-    if (!host || host_allowed(q->s, str_of(host))) return true; /* HTTP/1.1 without Host is MHD's 400 */
+    str host = http_host(q);
+    if (!host.p || host_allowed(q->s, host)) return true; /* HTTP/1.1 without Host is MHD's 400 */
     return error_set(err, ERR_FORBIDDEN, "this Host is not served here; allow it with --allowed-hosts");
 }
 
@@ -117,8 +118,8 @@ static str origin_host(str origin) {
 static bool origin_allowed(const http_req *q, str origin) {
     const server_opts *o = &q->s->o;
     str host = origin_host(origin);
-    const char *own = http_get_header(q, "Host");
-    if (own && host.n && same_name(host, own)) return true; /* our own page */
+    str own = http_host(q);
+    if (own.n && host.n == own.n && !strncasecmp(host.p, own.p, own.n)) return true; /* our own page */
     if (o->n_allowed_origins) return in_list(o->allowed_origins, o->n_allowed_origins, origin);
     return host.n && host_is_loopback(host_without_port(host));
 }

@@ -14,6 +14,7 @@
 typedef struct http_req http_req;
 typedef struct conn conn;
 typedef struct gen_run gen_run;
+typedef struct exchange exchange; /* front.h */
 
 /* ---- routes (route.c, routes.def) -------------------------------------------------------------------------------- */
 enum {
@@ -21,6 +22,8 @@ enum {
     ROUTE_WORK = 2,   /* runs on a worker with the whole body; otherwise on the MHD thread, at once */
     ROUTE_MODEL = 4,  /* needs a loaded model: 503 before */
     ROUTE_HIDDEN = 8, /* not listed by GET /v1 */
+    ROUTE_FRONT = 16, /* with --isolate the parent answers it, at once */
+    ROUTE_UNIX = 32,  /* on a unix socket only: 404 elsewhere */
 };
 typedef struct route {
     const char *method, *pattern; /* a pattern that ends in "/\*" matches any rest, at least one byte */
@@ -50,6 +53,7 @@ struct http_req {
     arena *a;                  /* owns; everything of the request's lifetime */
     const route *route;
     str method, path, rest; /* rest: what the route's * matched */
+    str authority;          /* of a target in absolute form: it replaces Host */
     buf body;               /* owns */
     int64_t body_left;      /* bytes announced; -1: unknown */
     bool origin_ok;         /* Origin is present and allowed: CORS headers are sent */
@@ -66,7 +70,9 @@ struct http_req {
     int n_headers;
     buf out; /* owns; whole reply, or what a stream has not sent yet from out_at on */
     size_t out_at;
-    gen_run *run; /* owns; generations in progress */
+    gen_run *run;     /* owns; generations in progress */
+    exchange *up;     /* owns; on its way through a child (--isolate) */
+    size_t body_held; /* bytes that count in server.body_bytes */
     /* for the access log */
     char id[40];
     const char *fail; /* name of the error code */
@@ -78,7 +84,8 @@ struct http_req {
 
 http_req *http_new(server *s, struct MHD_Connection *mc, conn *cn, const char *method, const char *path);
 void http_free(http_req *q);
-const char *http_get_header(const http_req *q, const char *name);       /* NULL when absent */
+const char *http_get_header(const http_req *q, const char *name); /* NULL when absent */
+str http_host(const http_req *q); /* what the request was sent to; empty: it does not say */
 void http_header_add(http_req *q, const char *name, const char *value); /* copies value */
 /* Set the reply; the first one counts. Bodies are copied or moved. */
 void reply_json(http_req *q, int status, buf *body); /* takes body's bytes */
@@ -98,6 +105,8 @@ void http_wake(http_req *q);
 bool http_suspend(http_req *q);
 enum MHD_Result http_send(http_req *q); /* queues the reply */
 void http_log(http_req *q, enum MHD_RequestTerminationCode how);
+void http_headers(http_req *q, struct MHD_Response *r); /* those of every answer */
+void http_body_free(http_req *q);                       /* once nobody reads it: it counts in server.body_bytes */
 
 /* ---- who may ask what (guard.c) ---------------------------------------------------------------------------------- */
 /* Framing, Host, Origin and API key. False: the error is set. */
@@ -258,8 +267,9 @@ struct conn {
     int phase;
     uint64_t deadline_ns;        /* 0: none */
     atomic_ullong stalled_since; /* the client takes nothing from its stream; 0: it does */
-    bool nul_in_url, refused;
-    http_req *q; /* borrows; the request in progress */
+    bool nul_in_url, space_in_url, refused;
+    char *target; /* owns; the request target as it was sent, kept by the parent of --isolate */
+    http_req *q;  /* borrows; the request in progress */
     conn *next, *prev;
 };
 typedef struct watch watch;
@@ -267,11 +277,12 @@ watch *watch_new(server *s, error *err);
 void watch_free(watch *w);
 conn *watch_open(watch *w, int fd);
 void watch_close(watch *w, conn *c);
-void watch_phase(watch *w, conn *c, int phase, http_req *q); /* CONN_WORK arms the hang-up watch */
-void watch_body(watch *w, conn *c, size_t got);              /* moves the deadline of a body */
-void watch_refused(watch *w, conn *c);                       /* answered past MHD: little time is left */
-void watch_publish(watch *w, http_req *q, gen_run *run);     /* from here on a hang-up cancels run */
-void watch_gen(watch *w, http_req *q, choice *c, gen *g);    /* c->g becomes g, on a request that is published */
+void watch_phase(watch *w, conn *c, int phase, http_req *q);     /* CONN_WORK arms the hang-up watch */
+void watch_body(watch *w, conn *c, size_t got);                  /* moves the deadline of a body */
+void watch_refused(watch *w, conn *c);                           /* answered past MHD: little time is left */
+void watch_publish(watch *w, http_req *q, gen_run *run);         /* from here on a hang-up cancels run */
+void watch_gen(watch *w, http_req *q, choice *c, gen *g);        /* c->g becomes g, on a request that is published */
+void watch_publish_exchange(watch *w, http_req *q, exchange *x); /* from here on a hang-up cuts x */
 void watch_cancel_all(watch *w);
 int watch_requests(watch *w); /* requests in progress */
 
@@ -280,6 +291,18 @@ typedef struct server_counts {
     atomic_ullong requests, errors_4xx, errors_5xx, rejected, hangups, streams, bytes_out;
     atomic_int connections, active;
 } server_counts;
+/* Seconds, counted in buckets (metrics.c). */
+enum { METRIC_BUCKETS = 17 };
+typedef struct histogram {
+    atomic_ullong n[METRIC_BUCKETS], sum_us;
+} histogram;
+typedef struct server_times {
+    histogram queue, prefill, first_token, token, request;
+} server_times;
+#define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
+void metrics_observe(http_req *q);                  /* at the end of a request */
+void metrics_write(server *s, engine *e, buf *out); /* without an engine: what the HTTP side counts */
+
 struct server {
     server_opts o;
     struct MHD_Daemon *daemon;
@@ -287,8 +310,13 @@ struct server {
     char *unix_path; /* owns */
     _Atomic(engine *) e;
     _Atomic(const char *) failed; /* why there will be no engine */
+    struct front *front;          /* owns; the parent of --isolate has this and no engine */
+    atomic_bool draining;         /* new requests are refused */
+    atomic_bool held;             /* those that need the model are, for now: /admin/drain */
+    atomic_size_t body_bytes;     /* of all bodies in memory */
     watch *watch;
     server_counts n;
+    server_times times;
     int64_t started_unix;
     pthread_t worker[2];
     pthread_mutex_t work_lock;

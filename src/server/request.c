@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include "internal.h"
+#include "front.h"
 
 enum { TRIM_BYTES = 4 << 20 };
 
@@ -18,15 +18,24 @@ http_req *http_new(server *s, struct MHD_Connection *mc, conn *cn, const char *m
     q->path = str_of(arena_copy(q->a, path, strlen(path)));
     q->t_start = clock_ns();
     q->body_left = -1;
+    const char *given = s->o.behind_front ? http_get_header(q, "X-Request-Id") : NULL;
     snprintf(q->id, sizeof q->id, "req_%016llx", (unsigned long long)random_u64());
+    if (given) snprintf(q->id, sizeof q->id, "%s", given);
     return q;
+}
+
+void http_body_free(http_req *q) {
+    buf_free(&q->body);
+    atomic_fetch_sub(&q->s->body_bytes, q->body_held);
+    q->body_held = 0;
 }
 
 void http_free(http_req *q) {
     if (!q) return;
     run_free(q->run);
+    exchange_free(q->up);
     bool large = q->bytes_in > TRIM_BYTES || arena_bytes(q->a) > TRIM_BYTES;
-    buf_free(&q->body);
+    http_body_free(q);
     buf_free(&q->out);
     arena_free(q->a);
     free(q);
@@ -35,6 +44,10 @@ void http_free(http_req *q) {
 
 const char *http_get_header(const http_req *q, const char *name) {
     return MHD_lookup_connection_value(q->mc, MHD_HEADER_KIND, name);
+}
+
+str http_host(const http_req *q) {
+    return q->authority.n ? q->authority : str_of(http_get_header(q, "Host"));
 }
 
 void http_header_add(http_req *q, const char *name, const char *value) {
@@ -73,10 +86,14 @@ static const char *error_word(error_code c) {
     static const struct {
         error_code code;
         const char *word;
-    } words[] = {{ERR_AUTH, "invalid_api_key"},          {ERR_MEMORY, "context_over_budget"},
-                 {ERR_QUEUE_FULL, "queue_full"},         {ERR_UNSUPPORTED, "not_implemented"},
-                 {ERR_NOT_FOUND, "not_found"},           {ERR_TOO_LARGE, "request_too_large"},
-                 {ERR_UNAVAILABLE, "engine_unavailable"}};
+    } words[] = {{ERR_AUTH, "invalid_api_key"},
+                 {ERR_MEMORY, "context_over_budget"},
+                 {ERR_QUEUE_FULL, "queue_full"},
+                 {ERR_UNSUPPORTED, "not_implemented"},
+                 {ERR_NOT_FOUND, "not_found"},
+                 {ERR_TOO_LARGE, "request_too_large"},
+                 {ERR_UNAVAILABLE, "engine_unavailable"},
+                 {ERR_ENGINE, "engine_unavailable"}};
     for (size_t i = 0; i < COUNT(words); i++)
         if (words[i].code == c) return words[i].word;
     return NULL;
@@ -115,7 +132,7 @@ void reply_error(http_req *q, const error *e) {
     else
         error_json(&b, e);
     if (e->code == ERR_QUEUE_FULL) http_header_add(q, "Retry-After", "1");
-    if (e->code == ERR_UNAVAILABLE) http_header_add(q, "Retry-After", "2");
+    if (e->code == ERR_UNAVAILABLE || e->code == ERR_ENGINE) http_header_add(q, "Retry-After", "2");
     q->fail = error_describe(e->code)->name;
     reply_json(q, error_describe(e->code)->http, &b);
 }
@@ -199,7 +216,7 @@ static struct MHD_Response *whole_response(http_req *q) {
     return r;
 }
 
-static void add_headers(http_req *q, struct MHD_Response *r) {
+void http_headers(http_req *q, struct MHD_Response *r) {
     for (int i = 0; i < q->n_headers; i++) MHD_add_response_header(r, q->header[i].name, q->header[i].value);
     MHD_add_response_header(r, "X-Request-Id", q->id);
     if (http_is_anthropic(q)) MHD_add_response_header(r, "request-id", q->id);
@@ -216,7 +233,7 @@ enum MHD_Result http_send(http_req *q) {
     bool stream = q->status == 0;
     if (stream) q->status = 200;
     struct MHD_Response *r = stream ? stream_response(q) : whole_response(q);
-    add_headers(q, r);
+    http_headers(q, r);
     q->phase = PHASE_REPLIED;
     enum MHD_Result ok = MHD_queue_response(q->mc, (unsigned)q->status, r);
     MHD_destroy_response(r);
@@ -253,6 +270,6 @@ void http_log(http_req *q, enum MHD_RequestTerminationCode how) {
     if (q->t_first) buf_printf(&b, ",\"first_byte_ms\":%.3f", ms(q->t_start, q->t_first));
     log_tokens(&b, q);
     buf_printf(&b, ",\"total_ms\":%.3f}", ms(q->t_start, now));
-    log_line(LOG_INFO, buf_view(&b));
+    log_line(q->up && exchange_relayed(q->up) ? LOG_DEBUG : LOG_INFO, buf_view(&b)); /* the child has logged it */
     buf_free(&b);
 }

@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
-#include "internal.h"
+#include "front.h"
 
 enum {
     REFUSED_BODY_MAX = 1 << 20
@@ -54,7 +54,7 @@ static http_req *work_take(server *s) {
 static void *worker_main(void *arg) {
     server *s = arg;
     for (http_req *q; (q = work_take(s));) {
-        if (!atomic_load(&q->gone)) q->route->handler(q);
+        if (!atomic_load(&q->gone)) (s->front ? exchange_begin : q->route->handler)(q);
         q->t_ready = clock_ns();
         q->phase = PHASE_RUN;
         atomic_store(&q->wake, WAKE_ACTIVE);
@@ -66,6 +66,8 @@ static void *worker_main(void *arg) {
 /* ---- health ------------------------------------------------------------------------------------------------------ */
 bool server_healthy(server *s, error *err) {
     const char *why = atomic_load(&s->failed);
+    if (atomic_load(&s->draining)) return error_set(err, ERR_UNAVAILABLE, "the server is shutting down");
+    if (s->front) return children_healthy(front_children(s->front), err);
     engine *e = atomic_load(&s->e);
     if (why) return error_set(err, ERR_UNAVAILABLE, "the model could not be loaded: %s", why);
     if (!e) return error_set(err, ERR_UNAVAILABLE, "the model is being loaded");
@@ -73,7 +75,7 @@ bool server_healthy(server *s, error *err) {
     engine_stats_get(e, &st);
     if (st.failed) return error_set(err, ERR_UNAVAILABLE, "the engine has failed");
     uint64_t now = clock_ns();
-    if (st.running && now > st.last_step_ns && now - st.last_step_ns > (uint64_t)s->o.watchdog_ms * 1000000u)
+    if (st.last_step_ns && now > st.last_step_ns && now - st.last_step_ns > (uint64_t)s->o.watchdog_ms * 1000000u)
         return error_set(err, ERR_UNAVAILABLE, "the engine is stuck: no step for %llu s",
                          (unsigned long long)((now - st.last_step_ns) / 1000000000u));
     return true;
@@ -83,7 +85,7 @@ bool server_healthy(server *s, error *err) {
 static void refuse(http_req *q, const error *e) {
     reply_error(q, e);
     q->drop_body = true;
-    buf_free(&q->body);
+    http_body_free(q);
 }
 
 static bool find_route(http_req *q, error *err) {
@@ -117,23 +119,41 @@ static bool admit(http_req *q, error *err) {
         reply_options(q, allow);
         return true;
     }
-    if (!find_route(q, err)) return false;
-    if (!(q->route->flags & ROUTE_OPEN) && !guard_key(q, err)) return false;
-    if (!q->route->handler)
+    bool upgrade = exchange_upgrade_asked(q); /* the child's to judge */
+    if (!upgrade && !find_route(q, err)) return false;
+    unsigned flags = upgrade ? ROUTE_WORK : q->route->flags;
+    if (flags & ROUTE_UNIX && !q->s->o.unix_path) return error_set(err, ERR_NOT_FOUND, "not found");
+    if (!(flags & ROUTE_OPEN) && !guard_key(q, err)) return false;
+    if (!upgrade && !q->route->handler)
         return error_set(err, ERR_UNSUPPORTED, "%s: not implemented in this version", q->route->feature);
-    if (q->route->flags & ROUTE_MODEL) return server_healthy(q->s, err);
-    return true;
+    if (flags & (ROUTE_WORK | ROUTE_MODEL) && atomic_load(&q->s->draining))
+        return error_set(err, ERR_UNAVAILABLE, "the server is shutting down");
+    if (!(flags & ROUTE_MODEL) || q->s->front) return true;
+    if (atomic_load(&q->s->held) && !(flags & ROUTE_UNIX))
+        return error_set(err, ERR_UNAVAILABLE, "the engine is being drained");
+    return server_healthy(q->s, err);
 }
 
-/* A body over the limit is answered past MHD, which takes replies only before or after a body; what still comes is
+/* A body over a limit is answered past MHD, which takes replies only before or after a body; what still comes is
  * thrown away until the deadline, since closing now would reset the connection and lose the answer. */
-static void refuse_large(http_req *q) {
-    error e = {0};
-    error_set(&e, ERR_TOO_LARGE, "the request body is larger than %zu bytes", q->s->o.body_max);
-    refuse(q, &e);
-    reply_raw(q->cn->fd, &e);
+static void refuse_at_once(http_req *q, const error *e) {
+    refuse(q, e);
+    reply_raw(q->cn->fd, e);
     shutdown(q->cn->fd, SHUT_WR);
     watch_refused(q->s->watch, q->cn);
+}
+
+/* May q have n bytes of body in memory? One body has its limit, and all of them together have theirs. */
+static bool body_fits(const http_req *q, uint64_t n, error *err) {
+    const server *s = q->s;
+    if (n > s->o.body_max)
+        return error_set(err, ERR_TOO_LARGE, "the request body is larger than %zu bytes", s->o.body_max);
+    if (atomic_load(&s->body_bytes) - q->body_held + n > s->o.bodies_max)
+        return error_set(
+            err, ERR_QUEUE_FULL,
+            "the bodies of all requests in progress take the %zu bytes there are for them; try again later",
+            s->o.bodies_max);
+    return true;
 }
 
 static enum MHD_Result receive_head(http_req *q) {
@@ -148,29 +168,36 @@ static enum MHD_Result receive_head(http_req *q) {
     int64_t n = 0;
     if (length && str_to_i64(str_of(length), &n)) q->body_left = n;
     if (!admit(q, &e)) refuse(q, &e);
-    if ((uint64_t)n <= MIN(q->s->o.body_max, q->status ? (size_t)REFUSED_BODY_MAX : SIZE_MAX)) return MHD_YES;
-    if (q->status ||
-        http_get_header(q, "Expect")) { /* refused anyway, or the client waits for our word before it sends */
-        error large = {0};
-        error_set(&large, ERR_TOO_LARGE, "the request body is larger than %zu bytes", q->s->o.body_max);
-        refuse(q, &large);
-        q->close_after = true;
-        return http_send(q);
+    error large = {0};
+    bool fits = q->status ? n <= REFUSED_BODY_MAX : body_fits(q, (uint64_t)n, &large);
+    if (fits) return MHD_YES;
+    if (!q->status && !http_get_header(q, "Expect")) {
+        refuse_at_once(q, &large);
+        return MHD_YES;
     }
-    refuse_large(q);
-    return MHD_YES;
+    if (!q->status) refuse(q, &large); /* the client waits for our word before it sends */
+    q->close_after = true;
+    return http_send(q);
 }
 
 static void receive_body(http_req *q, const char *p, size_t n) {
+    error large = {0};
     q->bytes_in += n;
     watch_body(q->s->watch, q->cn, q->cn->refused ? 0 : n);
     if (q->drop_body) return;
-    if (q->body.n + n > q->s->o.body_max) {
-        refuse_large(q);
+    if (!body_fits(q, q->body.n + n, &large)) {
+        refuse_at_once(q, &large);
         return;
     }
     if (!q->body.n && q->body_left > 0) buf_reserve(&q->body, (size_t)MIN(q->body_left, 1 << 20));
     buf_add(&q->body, p, n);
+    atomic_fetch_add(&q->s->body_bytes, q->body.cap - q->body_held);
+    q->body_held = q->body.cap;
+}
+
+/* Done at once on the MHD thread, not by a worker? */
+static bool answered_here(const http_req *q) {
+    return q->route && (q->s->front ? q->route->flags & ROUTE_FRONT : !(q->route->flags & ROUTE_WORK));
 }
 
 /* The whole request is here. */
@@ -178,7 +205,7 @@ static enum MHD_Result receive_end(http_req *q) {
     q->t_body = clock_ns();
     if (q->cn->refused) return MHD_NO;
     if (q->status) return http_send(q);
-    if (!(q->route->flags & ROUTE_WORK)) {
+    if (answered_here(q)) {
         watch_phase(q->s->watch, q->cn, CONN_REPLY, q);
         q->route->handler(q);
         q->t_ready = clock_ns();
@@ -197,6 +224,7 @@ static enum MHD_Result go_on(http_req *q) {
     for (;;) {
         if (atomic_load(&q->gone)) return MHD_NO;
         if (q->status) return http_send(q);
+        if (q->up) return exchange_go_on(q);
         if (q->run->req->stream) {
             atomic_fetch_add(&q->s->n.streams, 1);
             atomic_store(&q->last_out_ns, clock_ns());
@@ -207,13 +235,24 @@ static enum MHD_Result go_on(http_req *q) {
     }
 }
 
+/* Skips "http://authority" of a target in absolute form, which servers must take too (RFC 9112, 3.2.2). */
+static const char *target_path(const char *url, str *authority) {
+    size_t scheme = !strncasecmp(url, "http://", 7) ? 7 : !strncasecmp(url, "https://", 8) ? 8 : 0;
+    if (!scheme) return url;
+    size_t n = strcspn(url + scheme, "/?");
+    *authority = (str){url + scheme, n};
+    return url[scheme + n] == '/' ? url + scheme + n : "/";
+}
+
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *mc, const char *url, const char *method,
                                   const char *version, const char *data, size_t *n, void **state) {
     server *s = arg;
     http_req *q = *state;
     if (!q) {
         conn *c = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
-        *state = q = http_new(s, mc, c, method, url);
+        str authority = {0};
+        *state = q = http_new(s, mc, c, method, target_path(url, &authority));
+        if (authority.p) q->authority = (str){arena_copy(q->a, authority.p, authority.n), authority.n};
         atomic_fetch_add(&s->n.active, 1);
         return receive_head(q);
     }
@@ -239,6 +278,7 @@ static void on_complete(void *arg, struct MHD_Connection *mc, void **state, enum
     else if (q->status >= 400)
         atomic_fetch_add(&s->n.errors_4xx, 1);
     if (q->status == 429) atomic_fetch_add(&s->n.rejected, 1);
+    metrics_observe(q);
     http_log(q, how);
     http_free(q);
     atomic_fetch_sub(&s->n.active, 1);
@@ -276,6 +316,12 @@ static void *on_url(void *arg, const char *url, struct MHD_Connection *mc) {
     server *s = arg;
     conn *c = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
     c->nul_in_url = strstr(url, "%00") != NULL;
+    c->space_in_url = strpbrk(url, " \t\r\n\v\f") != NULL;
+    if (s->front) { /* libmicrohttpd shows the target decoded only */
+        str authority;
+        free(c->target);
+        c->target = mem_strdup(target_path(url, &authority));
+    }
     watch_phase(s->watch, c, CONN_HEADERS, NULL);
     return NULL;
 }
@@ -351,6 +397,7 @@ static int bound_port(int fd) {
 static void fill_defaults(server_opts *o) {
     if (!o->host) o->host = "127.0.0.1";
     if (!o->body_max) o->body_max = 64u << 20;
+    if (!o->bodies_max) o->bodies_max = 512u << 20;
     if (!o->connections_max) o->connections_max = 2048;
     if (!o->header_timeout_ms) o->header_timeout_ms = 15000;
     if (!o->body_timeout_ms) o->body_timeout_ms = 30000;
@@ -361,8 +408,10 @@ static void fill_defaults(server_opts *o) {
 }
 
 static void server_free(server *s) {
+    front_stop(s->front); /* libmicrohttpd cannot end while it has upgraded connections */
     if (s->daemon) MHD_stop_daemon(s->daemon);
     watch_free(s->watch);
+    front_free(s->front);
     if (s->listen_fd >= 0) close(s->listen_fd);
     if (s->unix_path) unlink(s->unix_path);
     pthread_mutex_destroy(&s->work_lock);
@@ -372,7 +421,7 @@ static void server_free(server *s) {
     free(s);
 }
 
-server *server_start(engine *e, const server_opts *o, error *err) {
+static server *start(engine *e, const pool_opts *children, const server_opts *o, error *err) {
     server *s = mem_alloc(sizeof *s);
     s->o = *o;
     fill_defaults(&s->o);
@@ -393,12 +442,14 @@ server *server_start(engine *e, const server_opts *o, error *err) {
     else
         s->port = bound_port(s->listen_fd);
     if (!(s->watch = watch_new(s, err))) goto fail;
+    if (children && !(s->front = front_new(s, children, err))) goto fail;
     s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, s,
-        MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)s->o.connections_max, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(32 << 10),
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_complete, s, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, on_url, s, MHD_OPTION_END);
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+            (children ? MHD_ALLOW_UPGRADE : 0),
+        0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.connections_max, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)(32 << 10), MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_complete, s,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, on_url, s, MHD_OPTION_END);
     if (!s->daemon) {
         error_set(err, ERR_IO, "libmicrohttpd does not start (out of file descriptors or threads?)");
         goto fail;
@@ -408,6 +459,14 @@ server *server_start(engine *e, const server_opts *o, error *err) {
 fail:
     server_free(s);
     return NULL;
+}
+
+server *server_start(engine *e, const server_opts *o, error *err) {
+    return start(e, NULL, o, err);
+}
+
+server *server_start_front(const pool_opts *p, const server_opts *o, error *err) {
+    return start(NULL, p, o, err);
 }
 
 void server_set_engine(server *s, engine *e) {
@@ -432,13 +491,18 @@ static bool drained(server *s, int ms) {
     return true;
 }
 
+void server_drain(server *s) {
+    atomic_store(&s->draining, true);
+}
+
 void server_stop(server *s, int drain_ms) {
     if (!s) return;
-    MHD_quiesce_daemon(s->daemon); /* the listening socket is ours again */
+    server_drain(s);
     if (!drained(s, drain_ms)) {
         watch_cancel_all(s->watch);
         drained(s, 5000);
     }
+    MHD_quiesce_daemon(s->daemon); /* the listening socket is ours again */
     pthread_mutex_lock(&s->work_lock);
     s->stopping = true;
     pthread_cond_broadcast(&s->work_ready);

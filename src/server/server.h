@@ -31,6 +31,8 @@ typedef struct server_opts {
     int32_t top_k;
     int64_t max_tokens; /* 0: 65536 for chat, 512 for raw completions, cut to what fits */
     int thinking;       /* 0 unset, 1 on, -1 off */
+    size_t bodies_max;  /* bytes of all request bodies together; 0: 512 MiB */
+    bool behind_front;  /* started by the parent of --isolate: request ids are its */
     bool fixed_context; /* --context-length was given: an explicit max_tokens above it is cut rather than refused */
 } server_opts;
 #define SERVER_OPTS_INIT \
@@ -43,6 +45,34 @@ server *server_start(engine *e, const server_opts *o, error *err);
 void server_set_engine(server *s, engine *e);
 /* The model cannot be loaded: /health stays 503 and says why. */
 void server_set_failed(server *s, const char *why);
+
+/* ---- isolation: the parent of --isolate has no engine and passes requests on to children ---- */
+typedef struct pool_model {
+    const char *id, *path;
+    uint64_t bytes; /* memory it needs to serve at all */
+} pool_model;
+/* All borrowed until server_stop. */
+typedef struct pool_opts {
+    const char *const *argv; /* [n_argv] program and arguments of a child; --unix, --model and --model-id are added */
+    size_t n_argv;
+    const pool_model *models; /* [n_models]; the first is the default */
+    size_t n_models;
+    int resident_max; /* children at a time; 0: 1 */
+    uint64_t budget;  /* bytes they may use together; 0: no limit known */
+    int drain_ms;     /* a child that leaves lets its requests end for so long; 0: 120 s */
+    int quick_ms;     /* a child that dies sooner after its start than this ... 0: 10 s */
+    int backoff_ms;   /* ... is started again only after this; 0: 5 s */
+    /* From the pool's thread. The default model serves for the first time; its child refused to (exit code): the parent
+     * should end. May be NULL. */
+    void (*on_ready)(void *arg);
+    void (*on_refused)(void *arg, int exit_code);
+    void *arg;
+} pool_opts;
+/* Like server_start, with children behind it instead of an engine. */
+server *server_start_front(const pool_opts *p, const server_opts *o, error *err);
+
+/* From now on new requests are refused with 503 while running ones go on. server_stop does this first. */
+void server_drain(server *s);
 int server_port(const server *s); /* the real one; 0 for a unix socket */
 /* Stops accepting, lets running requests end for at most drain_ms, cancels what is left, and frees everything. */
 void server_stop(server *s, int drain_ms);

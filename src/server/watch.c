@@ -10,7 +10,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "internal.h"
+#include "front.h"
 
 enum { TICK_MS = 250 };
 
@@ -66,6 +66,7 @@ void watch_close(watch *w, conn *c) {
     if (c->next) c->next->prev = c->prev;
     pthread_mutex_unlock(&w->lock);
     atomic_fetch_sub(&w->s->n.connections, 1);
+    free(c->target);
     free(c);
 }
 
@@ -119,11 +120,18 @@ void watch_gen(watch *w, http_req *q, choice *c, gen *g) {
     pthread_mutex_unlock(&w->lock);
 }
 
+void watch_publish_exchange(watch *w, http_req *q, exchange *x) {
+    pthread_mutex_lock(&w->lock);
+    q->up = x;
+    pthread_mutex_unlock(&w->lock);
+}
+
 /* ---- leaving ----------------------------------------------------------------------------------------------------- */
 /* With the lock held. */
 static void conn_gone(watch *w, conn *c) {
     if (!c->q || atomic_exchange(&c->q->gone, true)) return;
     if (c->q->run) run_cancel(c->q->run);
+    if (c->q->up) exchange_cut(c->q->up);
     atomic_fetch_add(&w->s->n.hangups, 1);
     http_wake(c->q);
 }
@@ -152,14 +160,14 @@ static void conn_expire(conn *c) {
 /* A stream whose MHD side is awake but does not ask for bytes waits for its client. */
 static void check_stream(watch *w, conn *c, uint64_t now) {
     http_req *q = c->q;
-    if (!q || q->phase != PHASE_REPLIED || !q->run) return;
+    if (!q || q->phase != PHASE_REPLIED || (!q->run && !q->up)) return;
     if (atomic_load(&q->wake) == WAKE_NOTIFIED) {
         if (!c->stalled_since) c->stalled_since = now;
         if (now - c->stalled_since > (uint64_t)w->s->o.stall_ms * 1000000u) {
             conn_gone(w, c);
             shutdown(c->fd, SHUT_RDWR);
         }
-    } else if (now - atomic_load(&q->last_out_ns) > (uint64_t)w->s->o.keepalive_ms * 1000000u) {
+    } else if (q->run && now - atomic_load(&q->last_out_ns) > (uint64_t)w->s->o.keepalive_ms * 1000000u) {
         atomic_store(&q->last_out_ns, now);
         atomic_store(&q->ping, true);
         http_wake(q);

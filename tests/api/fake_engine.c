@@ -6,8 +6,9 @@
  *   echo        "prompt" | "sampling": reply with the rendered prompt ("(" for "<"), or with the settings the engine
  * was given delay_ms    between tokens                  first_ms     before the first prefill     [total, chunk, ms]:
  * progress events        endless  repeats text until max_tokens fail        message; the generation fails after fail_at
- * tokens. Embeddings (--embeds 1): 8 numbers, of the prompt's length and the first tokens. Without a script the reply
- * is "You said: " and the last line of the prompt's text. */
+ * tokens        stuck_ms: the engine's thread does nothing for so long, once. Embeddings (--embeds 1): 8 numbers, of
+ * the prompt's length and the first tokens. Without a script the reply is "You said: " and the last line of the
+ * prompt's text. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -37,6 +38,7 @@ struct gen {
     uint64_t prefill_ns;
     const char *fail;
     int64_t fail_at;
+    int stuck_ms;
     event queue[EVENTS_MAX];
     size_t head, n;
     char *held; /* text of the event handed out last */
@@ -153,6 +155,7 @@ static void read_script(gen *g, const json *j, str prompt) {
     str fail = json_str(json_get(j, "fail"), (str){0});
     if (fail.n) g->fail = arena_copy(g->a, fail.p, fail.n);
     g->fail_at = json_int(json_get(j, "fail_at"), 0);
+    g->stuck_ms = (int)json_int(json_get(j, "stuck_ms"), 0);
 }
 
 static void plan_reply(gen *g) {
@@ -268,6 +271,15 @@ static void *engine_main(void *arg) {
     while (!e->stop) {
         uint64_t now = clock_ns(), next = now + 1000000000u;
         e->st.last_step_ns = now;
+        for (gen *g = e->first; g; g = g->next)
+            if (g->stuck_ms) {
+                struct timespec t = {g->stuck_ms / 1000, g->stuck_ms % 1000 * 1000000};
+                g->stuck_ms = 0;
+                pthread_mutex_unlock(&e->lock);
+                nanosleep(&t, NULL);
+                pthread_mutex_lock(&e->lock);
+                break;
+            }
         for (gen *g = e->first; g; g = g->next) {
             if (turn(g, now) && g->o.wake) g->o.wake(g->o.wake_arg);
             if (!g->ended) next = MIN(next, g->n >= EVENTS_MAX - 16 ? now + 10000000u : MAX(g->due, now));
@@ -421,7 +433,7 @@ const chat_template *engine_template(const engine *e) {
     return e->tmpl;
 }
 const char *engine_model_id(const engine *e) {
-    return "test/scripted";
+    return e->o.model_id ? e->o.model_id : "test/scripted";
 }
 const gen_defaults *engine_defaults(const engine *e) {
     return &e->defaults;

@@ -7,5 +7,6 @@ typedef struct fake_opts {
     int embeds;               /* 1: it is an embedding model of FAKE_WIDTH */
     float config_temperature; /* as if from generation_config.json; NAN: none */
     bool failed;
+    const char *model_id; /* NULL: test/scripted */
 } fake_opts;
 engine *fake_engine_open(const fake_opts *o, error *err);

@@ -10,8 +10,11 @@
 typedef struct settings {
     server_opts s;
     fake_opts f;
-    int load_ms, drain_ms;
+    pool_opts p;
+    int load_ms, drain_ms, isolate, exit_code;
     const char *keys[4], *hosts[4], *origins[4], *fail_load;
+    char *child, *models;
+    uint64_t need;
 } settings;
 
 static bool set(settings *o, const char *name, char *value) {
@@ -29,6 +32,13 @@ static bool set(settings *o, const char *name, char *value) {
                 {"context", &o->f.context},
                 {"embeds", &o->f.embeds},
                 {"load", &o->load_ms},
+                {"watchdog", &o->s.watchdog_ms},
+                {"isolate", &o->isolate},
+                {"exit", &o->exit_code},
+                {"model-pool", &o->p.resident_max},
+                {"quick-death", &o->p.quick_ms},
+                {"backoff", &o->p.backoff_ms},
+                {"pool-drain", &o->p.drain_ms},
                 {"drain", &o->drain_ms}};
     const struct {
         const char *name, **list;
@@ -41,6 +51,14 @@ static bool set(settings *o, const char *name, char *value) {
     for (size_t i = 0; i < COUNT(lists); i++)
         if (!strcmp(name, lists[i].name) && *lists[i].n < 4) return lists[i].list[(*lists[i].n)++] = value, true;
     if (!strcmp(name, "unix")) return o->s.unix_path = value, true;
+    if (!strcmp(name, "child")) return o->child = value, true;
+    if (!strcmp(name, "models")) return o->models = value, true;
+    if (!strcmp(name, "need")) return o->need = (uint64_t)atoll(value), true;
+    if (!strcmp(name, "budget")) return o->p.budget = (uint64_t)atoll(value), true;
+    if (!strcmp(name, "model-id")) return o->f.model_id = value, true;
+    if (!strcmp(name, "model")) return true; /* a child is told which; the script is the same */
+    if (!strcmp(name, "memory-budget")) return true;
+    if (!strcmp(name, "bodies-max")) return o->s.bodies_max = (size_t)atoll(value), true;
     if (!strcmp(name, "host")) return o->s.host = value, true;
     if (!strcmp(name, "body-max")) return o->s.body_max = (size_t)atoll(value), true;
     if (!strcmp(name, "max-tokens")) return o->s.max_tokens = atoll(value), true;
@@ -51,32 +69,75 @@ static bool set(settings *o, const char *name, char *value) {
     return false;
 }
 
+/* The parent of --isolate: its children are this program (or --child) with the arguments that are not the parent's. */
+static server *start_front(settings *o, int argc, char **argv, error *err) {
+    static const char *const own[] = {"isolate", "port", "host", "model-pool", "models", "child", "need", "budget"};
+    static pool_model models[8];
+    static const char *args[64];
+    char self[512];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n < 0 ? 0 : n] = 0;
+    args[o->p.n_argv++] = o->child ? o->child : strdup(self);
+    for (int i = 1; i + 1 < argc && i < 60; i += 2) {
+        bool mine = false;
+        for (size_t k = 0; k < COUNT(own); k++) mine |= !strcmp(argv[i] + 2, own[k]);
+        if (mine) continue;
+        args[o->p.n_argv++] = argv[i];
+        args[o->p.n_argv++] = argv[i + 1];
+    }
+    for (char *id = strtok(o->models, ","); id && o->p.n_models < 8; id = strtok(NULL, ","))
+        models[o->p.n_models++] = (pool_model){.id = id, .path = id, .bytes = o->need};
+    o->p.argv = args;
+    o->p.models = models;
+    return server_start_front(&o->p, &o->s, err);
+}
+
+static void say_port(const server *s) {
+    printf("port %d\n", server_port(s));
+    fflush(stdout);
+}
+
+/* Waits for SIGTERM and drains; a second one ends at once. */
+static void wait_and_stop(server *s, const sigset_t *stop, int drain_ms) {
+    int got;
+    sigwait(stop, &got);
+    sigprocmask(SIG_UNBLOCK, stop, NULL);
+    server_stop(s, drain_ms);
+}
+
 int main(int argc, char **argv) {
-    settings o = {.s = SERVER_OPTS_INIT, .f = {.config_temperature = NAN}};
+    static char default_models[] = "test/scripted";
+    settings o = {.s = SERVER_OPTS_INIT, .f = {.config_temperature = NAN}, .models = default_models};
     o.s.api_keys = o.keys;
     o.s.allowed_hosts = o.hosts;
     o.s.allowed_origins = o.origins;
+    o.s.behind_front = getenv("HEARTH_FRONT") != NULL;
     for (int i = 1; i + 1 < argc; i += 2)
         if (strncmp(argv[i], "--", 2) || !set(&o, argv[i] + 2, argv[i + 1]))
             return fprintf(stderr, "what is %s?\n", argv[i]), 2;
+    if (o.exit_code && o.s.behind_front) return o.exit_code;
     sigset_t stop;
     sigemptyset(&stop);
     sigaddset(&stop, SIGTERM);
     sigprocmask(SIG_BLOCK, &stop, NULL);
     error err = {0};
+    if (o.isolate) {
+        server *front = start_front(&o, argc, argv, &err);
+        if (!front) return fprintf(stderr, "%s\n", err.msg), 1;
+        say_port(front);
+        wait_and_stop(front, &stop, o.drain_ms);
+        return 0;
+    }
     engine *e = fake_engine_open(&o.f, &err);
     server *s = e ? server_start(o.load_ms || o.fail_load ? NULL : e, &o.s, &err) : NULL;
     if (!s) return fprintf(stderr, "%s\n", err.msg), 1;
     if (o.fail_load) server_set_failed(s, o.fail_load);
-    printf("port %d\n", server_port(s));
-    fflush(stdout);
+    if (!o.s.behind_front) say_port(s);
     if (o.load_ms) {
         usleep((unsigned)o.load_ms * 1000);
         server_set_engine(s, e);
     }
-    int got;
-    sigwait(&stop, &got);
-    server_stop(s, o.drain_ms);
+    wait_and_stop(s, &stop, o.drain_ms);
     engine_close(e);
     return 0;
 }

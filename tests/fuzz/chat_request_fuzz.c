@@ -15,6 +15,9 @@ const chat_template *engine_template(const engine *e) {
 const model_info *engine_model(const engine *e) {
     return &info;
 }
+void http_body_free(http_req *q) {
+    buf_free(&q->body);
+}
 
 static void open_parts(void) {
     static const char text[] =
