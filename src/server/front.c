@@ -15,20 +15,19 @@ void route_engine(http_req *q) {
 }
 
 /* ---- errors in streams ------------------------------------------------------------------------------------------- */
-static void event_openai(const error *e, buf *out) {
+static void event_openai(const http_req *q, const error *e, buf *out) {
     buf_puts(out, "data: ");
     error_json(out, e);
     buf_puts(out, "\n\n");
 }
 
-static void event_anthropic(const error *e, buf *out) {
-    buf_printf(out, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
-               error_describe(e->code)->anthropic_type);
-    json_write_string(out, str_of(e->msg));
-    buf_puts(out, "}}\n\n");
+static void event_anthropic(const http_req *q, const error *e, buf *out) {
+    buf_puts(out, "event: error\ndata: ");
+    anthropic_error_json(out, e, q->id);
+    buf_puts(out, "\n\n");
 }
 
-static void event_responses(const error *e, buf *out) {
+static void event_responses(const http_req *q, const error *e, buf *out) {
     buf_printf(out, "event: error\ndata: {\"type\":\"error\",\"code\":\"%s\",\"message\":",
                error_describe(e->code)->openai_type);
     json_write_string(out, str_of(e->msg));
@@ -38,14 +37,14 @@ static void event_responses(const error *e, buf *out) {
 void front_error_event(http_req *q, const error *e, buf *out) {
     static const struct {
         const char *path;
-        void (*write)(const error *e, buf *out);
+        void (*write)(const http_req *q, const error *e, buf *out);
     } routes[] = {{"/v1/messages", event_anthropic}, {"/v1/responses", event_responses}};
     for (size_t i = 0; i < COUNT(routes); i++)
         if (str_is(q->path, routes[i].path)) {
-            routes[i].write(e, out);
+            routes[i].write(q, e, out);
             return;
         }
-    event_openai(e, out);
+    event_openai(q, e, out);
 }
 
 /* ---- asking children --------------------------------------------------------------------------------------------- */
