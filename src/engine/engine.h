@@ -81,14 +81,25 @@ typedef enum finish {
 
 /* One event of a generation, in order. Text events may cover several tokens; every token has exactly one GEN_TOKEN
  * event when gen_opts.want_tokens is set. */
-typedef enum gen_event_kind { GEN_TEXT, GEN_REASONING, GEN_TOKEN, GEN_PROGRESS, GEN_DONE } gen_event_kind;
+typedef enum gen_event_kind {
+    GEN_TEXT,
+    GEN_REASONING,
+    GEN_CALL, /* a tool call begins; then pieces of its arguments' JSON, then its end */
+    GEN_ARGS,
+    GEN_CALL_END,
+    GEN_TOKEN,
+    GEN_PROGRESS,
+    GEN_DONE
+} gen_event_kind;
 typedef struct token_prob {
     int32_t id;
     float logprob;
 } token_prob;
 typedef struct gen_event {
     gen_event_kind kind;
-    str text;              /* TEXT, REASONING: borrows until the next gen_next */
+    str text;              /* TEXT, REASONING, ARGS; CALL: the tool's name. Borrows until the next gen_next */
+    int32_t call;          /* CALL, ARGS, CALL_END: which call, from 0 */
+    bool whole;            /* CALL_END: see output_event */
     int32_t token;         /* TOKEN */
     float logprob;         /* TOKEN, when logprobs were asked for */
     const token_prob *top; /* [n_top], best first */
@@ -111,8 +122,14 @@ typedef struct gen_opts {
     bool want_tokens;
     bool logprobs;
     int32_t top_logprobs; /* 0..TOP_LOGPROBS_MAX */
+    /* for output_opts */
     bool split_thinking;
-    str prompt_tail;  /* for output_opts */
+    str prompt_tail;
+    const think_form *think;
+    tool_list *tools; /* kept */
+    bool one_call;
+    bool has_think_budget;
+    int32_t think_budget;
     bool want_hidden; /* with max_tokens 0 and a model that embeds: gen_hidden */
     /* Positions where messages begin, and where the part of the prompt ends that a next turn repeats, ascending: places
      * to keep a checkpoint at (prompt.marks). Copied; good to have, never needed. */

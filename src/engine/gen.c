@@ -39,13 +39,20 @@ gen *gen_new(engine *e, const gen_opts *o) {
     ids_append(&g->seq.id, o->prompt, o->n_prompt);
     for (int i = 0; i < 2; i++) {
         buf_reserve(&g->box[i].text, BOX_TEXT + 1024);
+        g->box[i].ev = mem_alloc((g->box[i].cap = BOX_EVENTS) * sizeof *g->box[i].ev);
         if (g->n_top && g->want_tokens) g->box[i].top = mem_alloc(BOX_EVENTS * (size_t)g->n_top * sizeof(token_prob));
     }
     g->out = output_new(e->parts.tokenizer, &(output_opts){.stops = o->stops,
                                                            .n_stops = o->n_stops,
                                                            .keep_special = o->keep_special,
                                                            .prompt_tail = o->prompt_tail,
-                                                           .split_thinking = o->split_thinking});
+                                                           .split_thinking = o->split_thinking,
+                                                           .think = o->think,
+                                                           .tools = o->tools,
+                                                           .one_call = o->one_call,
+                                                           .has_think_budget = o->has_think_budget,
+                                                           .think_budget = o->think_budget,
+                                                           .reply_max = o->max_tokens});
     if (o->want_hidden) g->hidden = mem_alloc((size_t)e->info->width * sizeof(float));
     g->stats.prompt_tokens = g->n_prompt;
     g->t_submit = clock_ns();
@@ -56,6 +63,7 @@ void gen_drop(gen *g) {
     if (atomic_fetch_sub(&g->refs, 1) != 1) return;
     for (int i = 0; i < 2; i++) {
         buf_free(&g->box[i].text);
+        free(g->box[i].ev);
         free(g->box[i].top);
     }
     sequence_deinit(&g->seq, NULL);
@@ -82,6 +90,7 @@ bool gen_has_room(gen *g) {
 /* [mu held] */
 static queued_event *event_add(gen *g, gen_event_kind kind) {
     event_box *b = &g->box[g->filling];
+    if (b->n == b->cap) b->ev = mem_resize(b->ev, (size_t)(b->cap *= 2) * sizeof *b->ev);
     queued_event *ev = &b->ev[b->n++];
     *ev = (queued_event){.kind = kind, .text_at = b->text.n};
     g->news = true;
@@ -89,25 +98,33 @@ static queued_event *event_add(gen *g, gen_event_kind kind) {
 }
 
 /* [mu held] Text of one kind grows one event, unless token events must stay between. */
-static void text_add(gen *g, const output_event *ev) {
-    gen_event_kind kind = ev->kind == OUTPUT_REASONING ? GEN_REASONING : GEN_TEXT;
+static void output_add(gen *g, const output_event *ev) {
+    static const gen_event_kind kinds[] = {[OUTPUT_CONTENT] = GEN_TEXT,
+                                           [OUTPUT_REASONING] = GEN_REASONING,
+                                           [OUTPUT_CALL] = GEN_CALL,
+                                           [OUTPUT_ARGS] = GEN_ARGS,
+                                           [OUTPUT_CALL_END] = GEN_CALL_END};
+    gen_event_kind kind = kinds[ev->kind];
+    bool grows = kind == GEN_TEXT || kind == GEN_REASONING || kind == GEN_ARGS;
     if (kind == GEN_REASONING) g->stats.reasoning_tokens += g->unplaced;
     g->unplaced = 0;
-    if (!ev->text.n) return;
+    if (grows && !ev->text.n) return;
     event_box *b = &g->box[g->filling];
     queued_event *last = b->n ? &b->ev[b->n - 1] : NULL;
-    if (!last || last->kind != kind) last = event_add(g, kind);
+    if (!grows || !last || last->kind != kind || last->call != ev->call) last = event_add(g, kind);
+    last->call = ev->call;
+    last->whole = ev->whole;
     buf_add(&b->text, ev->text.p, ev->text.n);
     last->text_n += ev->text.n;
     g->news = true;
 }
 
 void gen_token(gen *g, const sampler_out *s, bool show_text, int *stopped) {
-    output_event ev[4];
-    *stopped = -1;
+    const output_event *ev = NULL;
+    *stopped = OUTPUT_GOES_ON;
     g->n_generated++;
     g->unplaced++;
-    int n = show_text ? output_push(g->out, s->token, ev, stopped) : 0;
+    size_t n = show_text ? output_push(g->out, s->token, &ev, stopped) : 0;
     pthread_mutex_lock(&g->mu);
     g->stats.generated_tokens = g->n_generated;
     if (g->want_tokens) {
@@ -120,7 +137,7 @@ void gen_token(gen *g, const sampler_out *s, bool show_text, int *stopped) {
         if (s->n_top) memcpy(b->top + b->n_top, s->top, (size_t)s->n_top * sizeof *s->top);
         b->n_top += (size_t)s->n_top;
     }
-    for (int i = 0; i < n; i++) text_add(g, &ev[i]);
+    for (size_t i = 0; i < n; i++) output_add(g, &ev[i]);
     pthread_mutex_unlock(&g->mu);
 }
 
@@ -135,11 +152,11 @@ void gen_progress(gen *g, int32_t done, int32_t total) {
 }
 
 void gen_finish(gen *g, finish why, int32_t stop_index, const error *err) {
-    output_event ev[4];
-    int n = why == FINISH_STOP_STRING ? 0 : output_finish(g->out, ev);
+    const output_event *ev = NULL;
+    size_t n = why == FINISH_STOP_STRING ? 0 : output_finish(g->out, &ev);
     uint64_t now = clock_ns();
     pthread_mutex_lock(&g->mu);
-    for (int i = 0; i < n; i++) text_add(g, &ev[i]);
+    for (size_t i = 0; i < n; i++) output_add(g, &ev[i]);
     event_add(g, GEN_DONE);
     g->why = why;
     g->stop_index = stop_index;
@@ -209,6 +226,8 @@ bool gen_next(gen *g, gen_event *ev, int timeout_ms) {
     const queued_event *q = &b->ev[g->read++];
     *ev = (gen_event){.kind = q->kind,
                       .text = {b->text.p + q->text_at, q->text_n},
+                      .call = q->call,
+                      .whole = q->whole,
                       .token = q->token,
                       .logprob = q->logprob,
                       .top = q->n_top ? b->top + q->top_at : NULL,

@@ -132,6 +132,8 @@ typedef struct sampler_in {
     uint64_t step; /* tokens generated before this one */
     bool logprobs;
     int32_t n_top;
+    bool has_forced; /* the token is `forced`, whatever the logits say */
+    int32_t forced;
 } sampler_in;
 typedef struct sampler_out {
     int32_t token;
@@ -154,7 +156,8 @@ typedef struct logits_sink {
 
 typedef struct queued_event {
     gen_event_kind kind;
-    int32_t token, n_top, done, total;
+    bool whole;
+    int32_t token, n_top, done, total, call;
     float logprob;
     size_t text_at, text_n; /* in the box's text */
     size_t top_at;          /* in the box's tops */
@@ -163,10 +166,10 @@ typedef struct queued_event {
 /* Events between the two threads: the engine fills one box while the caller reads the other; they change places when
  * the caller's is read to the end. No event is copied, and a caller that does not read stops the engine's box from
  * growing. */
-enum { BOX_EVENTS = 64, BOX_SPARE = 12 /* room that one token, the flush and DONE may need */, BOX_TEXT = 8192 };
+enum { BOX_EVENTS = 64, BOX_SPARE = 12 /* room that one token, the flush and DONE need */, BOX_TEXT = 8192 };
 typedef struct event_box {
-    queued_event ev[BOX_EVENTS];
-    int32_t n;
+    queued_event *ev; /* owns: [cap]; more than BOX_EVENTS only when held text turns out to be many tool calls */
+    int32_t n, cap;
     buf text;
     token_prob *top; /* owns: [BOX_EVENTS * n_top] or NULL */
     size_t n_top;

@@ -209,7 +209,7 @@ bool sampler_pick(const sampler_in *in, sampler_scratch *w, sampler_out *out) {
     if (!w->row->max(in->logits, w->vocab, &max)) return false;
     const bool greedy = s->temperature == 0 || s->top_p == 0 || s->top_k == 1;
     double z = in->logprobs || (!greedy && s->top_p < 1) ? w->row->exp(in->logits, w->vocab, max, 1, NULL) : 0;
-    out->token = greedy ? w->row->next(in->logits, 0, w->vocab, max) : draw(in, w, max, z);
+    out->token = in->has_forced ? in->forced : greedy ? w->row->next(in->logits, 0, w->vocab, max) : draw(in, w, max, z);
     out->n_top = 0;
     out->logprob = 0;
     if (!in->logprobs) return true;

@@ -307,6 +307,7 @@ static void pick_task(void *arg, int task, int worker) {
     step_part *p = &e->part[task];
     gen *g = p->g;
     if (!p->sampled) return;
+    const int32_t forced = output_forced(g->out);
     p->finite = sampler_pick(&(sampler_in){.logits = row_logits(e, p->out0 + p->n_out - 1),
                                            .s = &g->sample,
                                            .history = g->seq.id.p,
@@ -314,7 +315,9 @@ static void pick_task(void *arg, int task, int worker) {
                                            .seed = g->seed,
                                            .step = (uint64_t)g->n_generated,
                                            .logprobs = g->logprobs,
-                                           .n_top = g->n_top},
+                                           .n_top = g->n_top,
+                                           .has_forced = forced >= 0,
+                                           .forced = forced},
                              &e->scratch[worker], &p->pick);
 }
 
@@ -372,6 +375,8 @@ static void emit(engine *e, const step_part *p, uint64_t now) {
     gen_token(g, &p->pick, id < tokenizer_size(e->parts.tokenizer), &stopped);
     if (stopped >= 0)
         finish_running(e, g, FINISH_STOP_STRING, stopped, NULL);
+    else if (stopped == OUTPUT_ENDED)
+        finish_running(e, g, FINISH_STOP, -1, NULL);
     else if (g->n_generated == g->max_tokens)
         finish_running(e, g, FINISH_LENGTH, -1, NULL);
     else

@@ -9,6 +9,7 @@ typedef struct reader {
     http_req *q;
     chat_request *r;
     const json *body;
+    buf unknown; /* names of what is ignored */
 } reader;
 typedef bool (*field_read)(reader *c, const json *v, error *err);
 
@@ -100,13 +101,82 @@ static bool read_skip_special(reader *c, const json *v, error *err) {
     return true;
 }
 
-/* Rendered into the prompt they would be answered by calls that nothing here reads yet; so only an explicit "none" may
- * bring tools. */
 static bool read_tools(reader *c, const json *v, error *err) {
-    if (!json_is(v, JSON_ARRAY)) return wrong_type("tools", "array", v, err);
-    if (!v->n || str_is(json_str(json_get(c->body, "tool_choice"), (str){0}), "none")) return true;
-    return error_field(err, ERR_INVALID, "tools",
-                       "tools are not supported by this version; send tool_choice \"none\" to go without");
+    return tools_normalise(c->q->a, v, &c->r->tools, &c->unknown, err);
+}
+
+static bool read_tool_choice(reader *c, const json *v, error *err) {
+    static const char *const words[] = {"auto", "none", "required"};
+    str word = json_str(v, (str){0});
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (str_is(word, words[i])) return c->r->tool_choice = (int)i, true;
+    const json *f = json_get(v, "function");
+    c->r->tool_name = json_str(json_get(f ? f : v, "name"), (str){0});
+    c->r->tool_choice = TOOL_NAMED;
+    if (json_is(v, JSON_OBJECT) && c->r->tool_name.n) return true;
+    return error_field(err, ERR_INVALID, "tool_choice",
+                       "tool_choice must be \"auto\", \"none\", \"required\" or "
+                       "{\"type\":\"function\",\"function\":{\"name\":...}}");
+}
+
+/* What both fields together ask for. */
+static bool tools_resolve(chat_request *r, error *err) {
+    if (r->tool_choice == TOOL_NONE) r->tools = NULL;
+    if (r->tool_choice < TOOL_REQUIRED) return true;
+    bool there = r->tools && r->tool_choice == TOOL_REQUIRED;
+    for (uint32_t i = 0; r->tools && i < r->tools->n; i++)
+        there |= str_eq(json_str(json_get(json_get(json_at(r->tools, i), "function"), "name"), (str){0}), r->tool_name);
+    if (there) return true;
+    return error_field(err, ERR_INVALID, "tool_choice",
+                       "tool_choice asks for a call of \"%.*s\", which is not in tools", (int)MIN(r->tool_name.n, 64),
+                       r->tool_name.n ? r->tool_name.p : "any tool");
+}
+
+static bool read_parallel(reader *c, const json *v, error *err) {
+    if (!json_is(v, JSON_BOOL)) return wrong_type("parallel_tool_calls", "bool", v, err);
+    c->r->one_call = !v->boolean;
+    return true;
+}
+
+/* ---- thinking ---------------------------------------------------------------------------------------------------- */
+static bool read_switch(const char *name, const json *v, int *out, error *err) {
+    if (!json_is(v, JSON_BOOL)) return wrong_type(name, "bool", v, err);
+    *out = v->boolean ? 1 : -1;
+    return true;
+}
+
+static bool read_enable_thinking(reader *c, const json *v, error *err) {
+    return read_switch("enable_thinking", v, &c->r->asked_thinking, err);
+}
+
+static bool read_preserve_thinking(reader *c, const json *v, error *err) {
+    return read_switch("preserve_thinking", v, &c->r->preserve_thinking, err);
+}
+
+static bool read_budget(reader *c, const char *name, const json *v, error *err) {
+    if (!v || json_is(v, JSON_NULL)) return true;
+    if (!json_is(v, JSON_INT) || v->integer < 0 || v->integer > INT32_MAX)
+        return error_field(err, ERR_INVALID, name, "%s must be an integer between 0 and %d", name, INT32_MAX);
+    c->r->thinking_budget = v->integer;
+    return true;
+}
+
+/* Anthropic's form, which other chat servers take too. */
+static bool read_thinking(reader *c, const json *v, error *err) {
+    str type = json_str(json_get(v, "type"), (str){0});
+    if (!str_is(type, "enabled") && !str_is(type, "disabled") && !str_is(type, "adaptive"))
+        return error_field(err, ERR_INVALID, "thinking.type", "thinking.type must be enabled, disabled or adaptive");
+    if (!str_is(type, "adaptive")) c->r->asked_thinking = str_is(type, "enabled") ? 1 : -1;
+    return read_budget(c, "thinking.budget_tokens", json_get(v, "budget_tokens"), err);
+}
+
+/* OpenRouter's form. */
+static bool read_reasoning(reader *c, const json *v, error *err) {
+    if (!json_is(v, JSON_OBJECT)) return wrong_type("reasoning", "object", v, err);
+    const json *effort = json_get(v, "effort"), *enabled = json_get(v, "enabled");
+    if (effort && !json_is(effort, JSON_NULL) && !read_effort(c, effort, err)) return false;
+    if (json_is(enabled, JSON_BOOL)) c->r->asked_thinking = enabled->boolean ? 1 : -1;
+    return read_budget(c, "reasoning.max_tokens", json_get(v, "max_tokens"), err);
 }
 
 /* Chat has a flag and top_logprobs; raw completions have a number. */
@@ -238,6 +308,7 @@ static const chat_request absent = {
     .repetition_penalty = NAN,
     .presence_penalty = 0,
     .frequency_penalty = 0,
+    .thinking_budget = INT_UNSET,
 };
 
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err) {
@@ -248,8 +319,7 @@ bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *er
 bool chat_request_read_json(http_req *q, unsigned surface, const json *body, chat_request *r, error *err) {
     *r = absent;
     r->surface = surface;
-    reader c = {q, r, body};
-    buf unknown = {0};
+    reader c = {.q = q, .r = r, .body = body};
     bool ok = true;
     for (uint32_t i = 0; i < body->n && ok; i++) {
         const json_member *m = &body->members[i];
@@ -258,10 +328,11 @@ bool chat_request_read_json(http_req *q, unsigned surface, const json *body, cha
         if (f)
             ok = field_apply(&c, f, &m->value, err);
         else
-            unknown_add(&unknown, m->key);
+            unknown_add(&c.unknown, m->key);
     }
-    if (unknown.n) r->unknown = arena_copy(q->a, unknown.p, unknown.n);
-    buf_free(&unknown);
+    ok = ok && tools_resolve(r, err);
+    if (c.unknown.n) r->unknown = arena_copy(q->a, c.unknown.p, c.unknown.n);
+    buf_free(&c.unknown);
     if (!ok) return false;
     if (surface == SURFACE_CHAT && !r->messages) return error_field(err, ERR_INVALID, "messages", "messages required");
     if (surface == SURFACE_COMPLETIONS && !r->prompt.n)
@@ -416,6 +487,7 @@ static int family_thinking(const engine *e) {
 static int resolve(const http_req *q, const chat_request *r, const engine *e) {
     const json *explicit = json_get(r->template_kwargs, "enable_thinking");
     if (json_is(explicit, JSON_BOOL)) return explicit->boolean ? 1 : -1;
+    if (r->asked_thinking) return r->asked_thinking;
     if (r->reasoning_effort.n) return str_is(r->reasoning_effort, "none") ? -1 : 1;
     return q->s->o.thinking ? q->s->o.thinking : family_thinking(e);
 }
@@ -436,6 +508,8 @@ void thinking_resolve(http_req *q, chat_request *r) {
     r->enable_thinking = resolve(q, r, e);
     if (r->enable_thinking && chat_template_reads(t, "enable_thinking"))
         json_put(&b, "enable_thinking", json_of_bool(r->enable_thinking > 0));
+    if (r->preserve_thinking && chat_template_reads(t, "preserve_thinking"))
+        json_put(&b, "preserve_thinking", json_of_bool(r->preserve_thinking > 0));
     for (size_t i = 0; i < COUNT(efforts); i++)
         if (str_is(r->reasoning_effort, efforts[i].name) && efforts[i].depth &&
             chat_template_reads(t, "reasoning_effort"))

@@ -1,6 +1,7 @@
 /* From a core request to generations in the engine, and from their events to frames: the part all surfaces share.
  * Not here: field parsing (chat_request.c), the shape of answers (openai_*.c). */
 #include <stdio.h>
+#include <stdlib.h>
 #include "internal.h"
 
 enum {
@@ -43,7 +44,10 @@ static bool build_chat(http_req *q, chat_request *r, engine *e, prompt *p, error
     const chat_template *t = engine_template(e);
     if (!t) return error_set(err, ERR_INVALID, "this model has no chat template; use /v1/completions");
     thinking_resolve(q, r);
-    render_opts o = {.messages = r->messages, .variables = r->variables, .add_generation_prompt = true};
+    render_opts o = {.messages = r->messages,
+                     .tools = tools_typed(q->a, r->tools),
+                     .variables = r->variables,
+                     .add_generation_prompt = true};
     if (prompt_render(p, t, engine_tokenizer(e), &o, err)) return true;
     error_prefix(err, "prompt build failed: ");
     return false;
@@ -77,7 +81,11 @@ static void wake(void *q) {
 
 static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
     const chat_request *r = run->req;
-    for (int i = 0; i < run->n; i++) {
+    const chat_template *t = r->surface == SURFACE_CHAT ? engine_template(e) : NULL;
+    const think_form *think = t ? think_form_of(t, run->tok) : NULL;
+    tool_list *tools = t && r->tools ? tool_list_new(r->tools, call_form_of(t, run->tok)) : NULL;
+    bool ok = true;
+    for (int i = 0; i < run->n && ok; i++) {
         gen_opts o = {
             .prompt = p->ids.p,
             .n_prompt = p->ids.n,
@@ -90,16 +98,22 @@ static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
             .want_tokens = r->logprobs,
             .logprobs = r->logprobs,
             .top_logprobs = (int32_t)MAX(r->top_logprobs, 0),
-            .split_thinking = r->surface == SURFACE_CHAT && chat_template_thinks(engine_template(e)),
+            .split_thinking = think != NULL,
+            .think = think,
             .prompt_tail = p->tail,
+            .tools = tools,
+            .one_call = r->one_call,
+            .has_think_budget = r->thinking_budget >= 0,
+            .think_budget = (int32_t)r->thinking_budget,
             .wake = wake,
             .wake_arg = run->q,
         };
         choice *c = &run->choices[i];
         *c = (choice){.run = run, .index = i};
-        if (!(c->g = engine_submit(e, &o, err))) return false;
+        ok = (c->g = engine_submit(e, &o, err)) != NULL;
     }
-    return true;
+    tool_list_drop(tools);
+    return ok;
 }
 
 static void make_id(char *out, size_t n, const char *prefix) {
@@ -147,6 +161,8 @@ void run_free(gen_run *r) {
         buf *owned[] = {&c->content,   &c->reasoning, &c->logprobs,  &c->lp_tokens,
                         &c->lp_values, &c->lp_tops,   &c->lp_offsets};
         for (size_t j = 0; j < COUNT(owned); j++) buf_free(owned[j]);
+        for (int j = 0; j < c->n_calls; j++) buf_free(&c->calls[j].name), buf_free(&c->calls[j].args);
+        free(c->calls);
     }
     buf_free(&r->prefix);
 }
@@ -166,6 +182,30 @@ static void on_text(choice *c, str text, bool reasoning) {
         r->surface->delta(r, c, text, reasoning, &r->q->out);
     else
         buf_str(reasoning ? &c->reasoning : &c->content, text);
+}
+
+static call *call_begin(choice *c, str name) {
+    if (c->n_calls == c->calls_cap) c->calls = mem_resize(c->calls, (size_t)(c->calls_cap += 8) * sizeof *c->calls);
+    call *t = &c->calls[c->n_calls++];
+    *t = (call){0};
+    snprintf(t->id, sizeof t->id, "call_%08x", (unsigned)random_u64());
+    buf_str(&t->name, name);
+    return t;
+}
+
+static void on_call(choice *c, const gen_event *ev) {
+    gen_run *r = c->run;
+    call *t = ev->kind == GEN_CALL ? call_begin(c, ev->text) : &c->calls[ev->call];
+    if (ev->kind == GEN_ARGS) buf_str(&t->args, ev->text);
+    t->ended = ev->kind == GEN_CALL_END;
+    t->whole = t->ended && ev->whole;
+    if (r->req->stream && r->surface->tool) r->surface->tool(r, c, t, ev, &r->q->out);
+}
+
+bool choice_calls(const choice *c) {
+    for (int i = 0; i < c->n_calls; i++)
+        if (!c->calls[i].whole) return false;
+    return c->n_calls > 0;
 }
 
 static void on_done(choice *c, const gen_event *ev) {
@@ -188,6 +228,9 @@ static void on_event(choice *c, const gen_event *ev) {
     switch (ev->kind) {
     case GEN_TEXT: on_text(c, ev->text, false); break;
     case GEN_REASONING: on_text(c, ev->text, true); break;
+    case GEN_CALL:
+    case GEN_ARGS:
+    case GEN_CALL_END: on_call(c, ev); break;
     case GEN_TOKEN:
         if (r->req->logprobs) r->surface->token(r, c, ev);
         break;

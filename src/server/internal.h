@@ -157,6 +157,7 @@ enum {
 enum { NODES_SPARE = 64 << 20 }; /* bytes of JSON nodes a request may have beside four times its body */
 enum { STOPS_MAX = 256, STOP_BYTES_MAX = 1024, CHOICES_MAX = 16, BIAS_MAX = 4096 };
 #define INT_UNSET INT64_MIN
+enum { TOOL_AUTO, TOOL_NONE, TOOL_REQUIRED, TOOL_NAMED };
 /* Numbers are NAN or INT_UNSET when absent. Everything borrows from the request's arena. */
 typedef struct chat_request {
     unsigned surface;
@@ -172,10 +173,16 @@ typedef struct chat_request {
     int32_t *bias_ids;
     float *bias;
     size_t n_bias;
+    const json *tools; /* tools_normalise's; NULL: none, or none may be called */
+    int tool_choice;   /* TOOL_*; REQUIRED and NAMED only with tools */
+    str tool_name;     /* TOOL_NAMED */
+    bool one_call;     /* parallel_tool_calls is false */
     const json *template_kwargs;
     str reasoning_effort;
-    int enable_thinking; /* resolved: 1, -1, 0 leave it to the template */
-    const char *unknown; /* list of unknown fields; NULL: none */
+    int asked_thinking, preserve_thinking; /* 1, -1; 0: not said */
+    int64_t thinking_budget;               /* most tokens; INT_UNSET or -1: no limit */
+    int enable_thinking;                   /* resolved: 1, -1, 0 leave it to the template */
+    const char *unknown;                   /* list of unknown fields; NULL: none */
 } chat_request;
 /* Reads q->body. Unknown fields end in r->unknown, unsupported ones are ERR_INVALID. */
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err);
@@ -184,10 +191,21 @@ bool chat_request_read_json(http_req *q, unsigned surface, const json *body, cha
 /* Messages as templates expect them: known roles, content one string, tool call arguments objects. The error names the
  * part. */
 bool messages_normalise(arena *a, const json *messages, const json **out, error *err);
+/* Tools in one form: {"type":"function","function":{"name","description","parameters"}}, schemas as the client wrote
+ * them. Others (hosted ones) are left out and named in `ignored`. *out NULL: none is left (tools.c). */
+bool tools_normalise(arena *a, const json *tools, const json **out, buf *ignored, error *err);
+const json *tools_typed(arena *a, const json *tools); /* for templates: each node of the schemas has one type */
 /* Sets enable_thinking and the template's variables (spec §3.3). */
 void thinking_resolve(http_req *q, chat_request *r);
 
 /* ---- running it (generate.c) ------------------------------------------------------------------------------------- */
+/* A tool call of a reply, growing while it streams. */
+typedef struct call {
+    char id[16];
+    buf name, args; /* args: JSON text, valid once `whole` */
+    bool ended, whole;
+} call;
+
 typedef struct choice {
     gen *g;       /* owns */
     gen_run *run; /* borrows */
@@ -196,6 +214,8 @@ typedef struct choice {
     buf logprobs;                                  /* JSON items not sent yet, comma separated */
     buf lp_tokens, lp_values, lp_tops, lp_offsets; /* legacy completions */
     size_t text_n;                                 /* bytes of text so far, for text_offset */
+    call *calls;                                   /* owns [calls_cap] */
+    int n_calls, calls_cap;
     finish why;
     int32_t stop_index; /* with FINISH_STOP_STRING: which */
     bool done;
@@ -205,6 +225,9 @@ typedef struct surface {
     void (*begin)(gen_run *r, buf *out);                                      /* opening frames of a stream */
     void (*delta)(gen_run *r, choice *c, str text, bool reasoning, buf *out); /* a piece of a stream */
     void (*token)(gen_run *r, choice *c, const gen_event *ev);                /* log-probabilities of one token */
+    /* A call began (CALL: nothing but its id and name is there), grew by ev->text (ARGS) or ended, in a stream; NULL:
+     * the surface has no tools. */
+    void (*tool)(gen_run *r, choice *c, call *t, const gen_event *ev, buf *out);
     void (*choice_end)(gen_run *r, choice *c, buf *out);
     void (*end)(gen_run *r, buf *out);                   /* closing frames */
     void (*error)(gen_run *r, const error *e, buf *out); /* inside a stream */
@@ -241,10 +264,11 @@ void run_cancel(gen_run *r); /* from any thread, with the request's lock held or
 void run_free(gen_run *r);
 void run_stats_add(gen_stats *all, const gen *g);
 gen_stats run_stats(const gen_run *r); /* of all choices: tokens of replies added up, times the longest */
+bool choice_calls(const choice *c);    /* it ends with calls to be answered: there is one, and all are whole */
 void run_usage(gen_run *r, buf *out);  /* the usage object */
 
 /* ---- what OpenAI's surfaces share (openai.c) ---- */
-const char *openai_finish(finish f); /* finish_reason */
+const char *openai_finish(const choice *c); /* finish_reason */
 void openai_logprob(buf *out, float logprob);
 void openai_head(const gen_run *r, const char *object, buf *out); /* {"id", "object", "created", "model" */
 void openai_prefix(gen_run *r, const char *object);               /* r->prefix: a frame up to the choice's index */

@@ -2,8 +2,8 @@
  * Not here: their own shapes (openai_chat.c, openai_completions.c). */
 #include "internal.h"
 
-const char *openai_finish(finish f) {
-    return f == FINISH_LENGTH ? "length" : "stop";
+const char *openai_finish(const choice *c) {
+    return choice_calls(c) ? "tool_calls" : c->why == FINISH_LENGTH ? "length" : "stop";
 }
 
 void openai_logprob(buf *out, float logprob) {

@@ -72,10 +72,27 @@ static void chat_delta(gen_run *r, choice *c, str text, bool reasoning, buf *out
     frame_close(out);
 }
 
+static void chat_tool(gen_run *r, choice *c, call *t, const gen_event *ev, buf *out) {
+    if (ev->kind == GEN_CALL_END) return;
+    frame_open(r, c, out);
+    buf_printf(out, "\"tool_calls\":[{\"index\":%d,", (int)(t - c->calls));
+    if (ev->kind == GEN_CALL) {
+        buf_printf(out, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", t->id);
+        json_write_string(out, buf_view(&t->name));
+        buf_puts(out, ",\"arguments\":\"\"}}]}");
+    } else {
+        buf_puts(out, "\"function\":{\"arguments\":");
+        json_write_string(out, ev->text);
+        buf_puts(out, "}}]}");
+    }
+    write_logprobs(c, out);
+    frame_close(out);
+}
+
 static void chat_choice_end(gen_run *r, choice *c, buf *out) {
     if (c->logprobs.n) chat_delta(r, c, STR(""), false, out); /* of tokens whose text never came: a stop string's */
     frame_open(r, c, out);
-    buf_printf(out, "},\"finish_reason\":\"%s\"}]", openai_finish(c->why));
+    buf_printf(out, "},\"finish_reason\":\"%s\"}]", openai_finish(c));
     openai_last_frame(r, out);
 }
 
@@ -84,22 +101,39 @@ static void chat_end(gen_run *r, buf *out) {
 }
 
 /* ---- whole ------------------------------------------------------------------------------------------------------- */
+static void write_calls(const choice *c, buf *out) {
+    for (int i = 0; i < c->n_calls; i++) {
+        const call *t = &c->calls[i];
+        buf_printf(out, "%s{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", i ? "," : ",\"tool_calls\":[",
+                   t->id);
+        json_write_string(out, buf_view(&t->name));
+        buf_puts(out, ",\"arguments\":");
+        json_write_string(out, buf_view(&t->args));
+        buf_puts(out, "}}");
+    }
+    if (c->n_calls) buf_putc(out, ']');
+}
+
 static void chat_reply(gen_run *r, buf *out) {
     openai_head(r, "chat.completion", out);
     buf_puts(out, ",\"choices\":[");
     for (int i = 0; i < r->n; i++) {
         choice *c = &r->choices[i];
         buf_printf(out, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "", i);
-        json_write_string(out, buf_view(&c->content));
+        if (c->content.n || !c->n_calls)
+            json_write_string(out, buf_view(&c->content));
+        else
+            buf_puts(out, "null");
         if (c->reasoning.n) {
             buf_puts(out, ",\"reasoning\":");
             json_write_string(out, buf_view(&c->reasoning));
             buf_puts(out, ",\"reasoning_content\":");
             json_write_string(out, buf_view(&c->reasoning));
         }
+        write_calls(c, out);
         buf_putc(out, '}');
         write_logprobs(c, out);
-        buf_printf(out, ",\"finish_reason\":\"%s\"}", openai_finish(c->why));
+        buf_printf(out, ",\"finish_reason\":\"%s\"}", openai_finish(c));
     }
     buf_puts(out, "],\"usage\":");
     run_usage(r, out);
@@ -110,6 +144,7 @@ static const surface chat_surface = {
     .begin = chat_begin,
     .delta = chat_delta,
     .token = chat_token,
+    .tool = chat_tool,
     .choice_end = chat_choice_end,
     .end = chat_end,
     .error = openai_stream_error,

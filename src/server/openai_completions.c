@@ -73,7 +73,7 @@ static void raw_delta(gen_run *r, choice *c, str text, bool reasoning, buf *out)
 }
 
 static void raw_choice_end(gen_run *r, choice *c, buf *out) {
-    frame(r, c, STR(""), openai_finish(c->why), out);
+    frame(r, c, STR(""), openai_finish(c), out);
     openai_last_frame(r, out);
 }
 
@@ -89,7 +89,7 @@ static void raw_reply(gen_run *r, buf *out) {
         buf_printf(out, "%s{\"index\":%d,\"text\":", i ? "," : "", i);
         json_write_string(out, buf_view(&c->content));
         write_logprobs(c, out);
-        buf_printf(out, ",\"finish_reason\":\"%s\"}", openai_finish(c->why));
+        buf_printf(out, ",\"finish_reason\":\"%s\"}", openai_finish(c));
     }
     buf_puts(out, "],\"usage\":");
     run_usage(r, out);

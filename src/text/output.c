@@ -1,8 +1,9 @@
-/* One reply, token by token: detokenising, then splitting off the thinking block, then stop strings in what is visible.
- * Every step holds back what a later token could still change and nothing else, so the events do not depend on how the
- * text was cut into tokens, and the whole reply is their concatenation. Tool calls are not split here. docs/output.md
- * has the rules. */
+/* One reply, token by token: detokenising, then splitting off the thinking block, then tool calls, then stop strings in
+ * what is visible. Every step holds back what a later token could still change and nothing else, so the events do not
+ * depend on how the text was cut into tokens, and the whole reply is their concatenation. docs/output.md has the rules.
+ * The families' marks: output_forms.c. */
 #include <stdlib.h>
+#include "output_internal.h"
 #include "tokenizer.h"
 
 /* Aho-Corasick over the stop strings; node 0 is the root. */
@@ -25,16 +26,64 @@ typedef enum think_state {
 struct output {
     const tokenizer *t; /* borrows */
     detok *detok;
+    const think_form *form;
+    tool_list *tools; /* keeps a reference; NULL: none */
     stops stops;
     uint32_t node; /* of the automaton: what the end of `pending` spells */
     int stopped;   /* index of the stop string that matched, -1 */
     think_state think;
-    bool split, keep_special, skip_newlines, reasoned;
-    buf text;               /* of this push */
-    buf held;               /* not yet split */
-    buf pending;            /* content not yet released: a proper prefix of a stop string */
-    buf reasoning, content; /* this push's events */
+    bool split, keep_special, skip_newlines, skip_header, reasoned;
+    buf text;    /* of this push */
+    buf held;    /* not yet split */
+    buf pending; /* content not yet released: a proper prefix of a stop string */
+    struct {     /* tokens that are marks: they go on as text even if special tokens do not */
+        int32_t id;
+        str text;
+    } mark[MARKS_MAX];
+    size_t n_marks;
+    /* this push's events */
+    buf out;          /* their texts, one behind the other */
+    output_event *ev; /* owns [ev_cap]; text.n counts, text.p is set when they are handed out */
+    size_t n_ev, ev_cap;
+    /* the thinking budget */
+    bool has_budget, forcing;
+    int32_t budget, thought; /* tokens allowed, tokens so far */
+    ids close;               /* what ends a block */
+    size_t close_at;         /* while forcing: the next of them */
 };
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+static output_event *event_add(output *o, output_kind kind) {
+    if (o->n_ev == o->ev_cap) o->ev = mem_resize(o->ev, (o->ev_cap = o->ev_cap * 2 + 8) * sizeof *o->ev);
+    o->ev[o->n_ev] = (output_event){.kind = kind};
+    return &o->ev[o->n_ev++];
+}
+
+static void emit(output *o, output_kind kind, const char *p, size_t n) {
+    size_t plain = 0;
+    while (plain < n && (uint8_t)p[plain] < MARK_BYTE) plain++;
+    if (plain < n) { /* a mark where none belongs: shown only with other special tokens */
+        emit(o, kind, p, plain);
+        str mark = mark_spelled((str){p + plain, 1});
+        if (o->keep_special) emit(o, kind, mark.p, mark.n);
+        return emit(o, kind, p + plain + 1, n - plain - 1);
+    }
+    if (!n) return;
+    output_event *last = o->n_ev ? &o->ev[o->n_ev - 1] : NULL;
+    if (!last || last->kind != kind) last = event_add(o, kind);
+    buf_add(&o->out, p, n);
+    last->text.n += n;
+}
+
+static size_t events_give(output *o, const output_event **ev) {
+    size_t at = 0;
+    for (size_t i = 0; i < o->n_ev; i++) {
+        o->ev[i].text.p = o->out.p ? o->out.p + at : "";
+        at += o->ev[i].text.n;
+    }
+    *ev = o->ev;
+    return o->n_ev;
+}
 
 /* ---- stop strings ------------------------------------------------------------------------------------------------ */
 static void stops_build(stops *s, const str *stop, size_t n) {
@@ -76,13 +125,13 @@ static void content_add(output *o, str s, bool final) {
         o->stopped = st->match[to];
         buf_add(&o->pending, s.p, i + 1);
         o->pending.n -= st->length[o->stopped];
-        buf_str(&o->content, buf_view(&o->pending));
+        emit(o, OUTPUT_CONTENT, o->pending.p, o->pending.n);
         o->pending.n = 0;
         return;
     }
     buf_str(&o->pending, s);
     size_t keep = final ? 0 : st->depth[o->node], go = o->pending.n - keep;
-    buf_add(&o->content, o->pending.p, go);
+    emit(o, OUTPUT_CONTENT, o->pending.p, go);
     if (go) memmove(o->pending.p, o->pending.p + go, keep);
     o->pending.n = keep;
 }
@@ -95,6 +144,22 @@ static void held_drop(output *o, size_t n) {
 
 static bool line_break(char c) {
     return c == '\n' || c == '\r';
+}
+
+/* Gemma's block begins with its channel's name on a line of its own. True: wait for more. */
+static bool held_skip_header(output *o, bool final) {
+    str s = buf_view(&o->held), header = o->form->header;
+    size_t n = MIN(s.n, header.n);
+    if (!o->skip_header) return false;
+    if (n < header.n && !final && memcmp(s.p, header.p, n) == 0) return true;
+    o->skip_header = false;
+    size_t word = header.n - 1; /* without its line break, when the block ends right behind it */
+    if (str_starts(s, header))
+        held_drop(o, header.n);
+    else if (str_starts(s, str_slice(header, 0, word)) &&
+             (s.n == word || str_starts(str_slice(s, word, s.n), o->form->close)))
+        held_drop(o, word);
+    return false;
 }
 
 static void held_skip_newlines(output *o) {
@@ -112,8 +177,15 @@ static size_t partial(str s, str tag) {
 }
 
 static void reason(output *o, size_t n) {
-    buf_add(&o->reasoning, o->held.p, n);
+    emit(o, OUTPUT_REASONING, o->held.p, n);
     o->reasoned |= n > 0;
+}
+
+static void think_open(output *o) {
+    o->think = THINK_INSIDE;
+    o->skip_newlines = true;
+    o->skip_header = o->form->header.n > 0;
+    o->reasoned = false;
 }
 
 /* Each returns whether there is more to do with what is held. */
@@ -122,23 +194,23 @@ static bool think_before(output *o, bool final) {
     size_t blank = 0;
     while (blank < s.n && strchr(" \t\r\n", s.p[blank])) blank++;
     str rest = str_slice(s, blank, s.n);
-    if (str_starts(rest, THINK_OPEN)) {
-        held_drop(o, blank + THINK_OPEN.n);
-        o->think = THINK_INSIDE;
-        o->skip_newlines = true;
+    if (str_starts(rest, o->form->open)) {
+        held_drop(o, blank + o->form->open.n);
+        think_open(o);
         return true;
     }
-    if (!final && partial(rest, THINK_OPEN) == rest.n) return false;
+    if (!final && partial(rest, o->form->open) == rest.n) return false;
     o->think = THINK_AFTER;
     return true;
 }
 
 static bool think_inside(output *o, bool final) {
+    if (held_skip_header(o, final)) return false;
     held_skip_newlines(o);
-    str s = buf_view(&o->held);
-    size_t close = str_find(s, THINK_CLOSE), end = close;
+    str s = buf_view(&o->held), tag = o->form->close;
+    size_t close = str_find(s, tag), end = close;
     if (close == SIZE_MAX) {
-        end = final ? s.n : s.n - partial(s, THINK_CLOSE);
+        end = final ? s.n : s.n - partial(s, tag);
         while (!final && end && line_break(s.p[end - 1]))
             end--; /* line breaks before the closing tag are not reasoning */
         reason(o, end);
@@ -147,8 +219,8 @@ static bool think_inside(output *o, bool final) {
     }
     while (end && line_break(s.p[end - 1])) end--;
     reason(o, end);
-    held_drop(o, close + THINK_CLOSE.n);
-    o->think = o->reasoned ? THINK_AFTER : THINK_CLOSING;
+    held_drop(o, close + tag.n);
+    o->think = o->reasoned || o->form->by_token ? THINK_AFTER : THINK_CLOSING;
     o->skip_newlines = o->think == THINK_AFTER;
     return true;
 }
@@ -164,9 +236,13 @@ static bool think_closing(output *o, bool final) {
 
 static bool think_after(output *o, bool final) {
     held_skip_newlines(o);
-    content_add(o, buf_view(&o->held), final);
-    o->held.n = 0;
-    return false;
+    str s = buf_view(&o->held);
+    size_t open =
+        o->form->by_token ? str_find(s, o->form->open) : SIZE_MAX; /* a mark nobody can spell may come again */
+    content_add(o, str_slice(s, 0, MIN(open, s.n)), final);
+    held_drop(o, open == SIZE_MAX ? s.n : open + o->form->open.n);
+    if (open != SIZE_MAX) think_open(o);
+    return open != SIZE_MAX;
 }
 
 static void text_add(output *o, str s, bool final) {
@@ -202,57 +278,110 @@ void output_prompt_tail(const tokenizer *t, const int32_t *id, size_t n, buf *ou
     tokenizer_decode(t, id + (n - k), k, false, out);
 }
 
+/* Tokens that are marks of the reply's forms. */
+static void marks_find(output *o, const str *mark, bool by_token) {
+    for (size_t i = 0; i < MARKS_MAX && mark[i].n; i++) {
+        int32_t id = tokenizer_id(o->t, by_token ? mark_spelled(mark[i]) : mark[i]);
+        if (id >= 0 && o->n_marks < MARKS_MAX && (by_token || tokenizer_is_special(o->t, id))) {
+            o->mark[o->n_marks].id = id;
+            o->mark[o->n_marks++].text = mark[i];
+        }
+    }
+}
+
+/* Of a reply of reply_max tokens, half but no more than this stays for the answer whatever the budget says. */
+enum { ANSWER_ROOM = 512 };
+
+static void budget_set(output *o, const output_opts *opts) {
+    error none = {0};
+    o->has_budget = opts->has_think_budget && o->split;
+    if (!o->has_budget || !tokenizer_encode(o->t, o->form->ending, ENCODE_SPECIAL, &o->close, &none)) return;
+    int64_t most = opts->think_budget;
+    if (opts->reply_max > 0)
+        most = MIN(most, opts->reply_max - (int64_t)o->close.n - MIN(opts->reply_max / 2, ANSWER_ROOM));
+    o->budget = (int32_t)MAX(most, 0);
+}
+
+static void budget_check(output *o) {
+    if (o->has_budget && !o->forcing && o->close.n && o->think == THINK_INSIDE && o->thought >= o->budget)
+        o->forcing = true;
+}
+
 output *output_new(const tokenizer *t, const output_opts *opts) {
     output *o = mem_alloc(sizeof *o);
     o->t = t;
     o->detok = detok_new(t, !opts->keep_special);
-    o->stopped = -1;
+    o->stopped = OUTPUT_GOES_ON;
     o->split = opts->split_thinking;
+    o->form = opts->think ? opts->think : think_form_named("think");
     o->keep_special = opts->keep_special;
+    o->tools = opts->tools ? tool_list_keep(opts->tools) : NULL;
     stops_build(&o->stops, opts->stops, opts->n_stops);
-    if (find_last(opts->prompt_tail, THINK_OPEN) > find_last(opts->prompt_tail, THINK_CLOSE)) {
-        o->think = THINK_INSIDE;
-        o->skip_newlines = true;
-    }
+    if (o->split) marks_find(o, (str[MARKS_MAX]){o->form->open, o->form->close}, o->form->by_token);
+    if (o->split && find_last(opts->prompt_tail, mark_spelled(o->form->open)) >
+                        find_last(opts->prompt_tail, mark_spelled(o->form->close)))
+        think_open(o);
+    budget_set(o, opts);
+    budget_check(o);
     return o;
 }
 
 void output_free(output *o) {
     if (!o) return;
     detok_free(o->detok);
+    tool_list_drop(o->tools);
     trie_deinit(&o->stops.trie);
     free(o->stops.fail), free(o->stops.match), free(o->stops.depth), free(o->stops.length);
-    buf_free(&o->text), buf_free(&o->held), buf_free(&o->pending), buf_free(&o->reasoning), buf_free(&o->content);
+    buf_free(&o->text), buf_free(&o->held), buf_free(&o->pending), buf_free(&o->out);
+    ids_free(&o->close);
+    free(o->ev);
     free(o);
 }
 
-static int events(const output *o, output_event ev[4]) {
-    int n = 0;
-    if (o->reasoning.n) ev[n++] = (output_event){OUTPUT_REASONING, buf_view(&o->reasoning)};
-    if (o->content.n) ev[n++] = (output_event){OUTPUT_CONTENT, buf_view(&o->content)};
-    return n;
+/* What the detokeniser still holds belongs before the mark. */
+static void mark_add(output *o, str text) {
+    detok_finish(o->detok, &o->text);
+    detok_free(o->detok);
+    o->detok = detok_new(o->t, !o->keep_special);
+    buf_str(&o->text, text);
 }
 
-int output_push(output *o, int32_t id, output_event ev[4], int *stopped) {
-    o->text.n = o->reasoning.n = o->content.n = 0;
-    if (o->stopped < 0) {
-        str token = tokenizer_token(o->t, id);
-        if (o->split && !o->keep_special && tokenizer_is_special(o->t, id) &&
-            (str_eq(token, THINK_OPEN) || str_eq(token, THINK_CLOSE)))
-            buf_str(&o->text, token); /* a tag that is a special token still divides the reply */
-        else
-            detok_push(o->detok, id, &o->text);
+static void token_text(output *o, int32_t id) {
+    for (size_t i = 0; i < o->n_marks; i++)
+        if (o->mark[i].id == id) return mark_add(o, o->mark[i].text);
+    detok_push(o->detok, id, &o->text);
+}
+
+size_t output_push(output *o, int32_t id, const output_event **ev, int *stopped) {
+    o->text.n = o->out.n = o->n_ev = 0;
+    if (o->stopped == OUTPUT_GOES_ON) {
+        o->thought += o->split && o->think == THINK_INSIDE;
+        if (o->forcing && o->close.p[o->close_at] == id && ++o->close_at == o->close.n) {
+            o->forcing = false;
+            o->close_at = 0;
+        }
+        token_text(o, id);
         text_add(o, buf_view(&o->text), false);
+        budget_check(o);
     }
     *stopped = o->stopped;
-    return events(o, ev);
+    return events_give(o, ev);
 }
 
-int output_finish(output *o, output_event ev[4]) {
-    o->text.n = o->reasoning.n = o->content.n = 0;
-    if (o->stopped < 0) {
+size_t output_finish(output *o, const output_event **ev) {
+    o->text.n = o->out.n = o->n_ev = 0;
+    if (o->stopped == OUTPUT_GOES_ON) {
         detok_finish(o->detok, &o->text);
         text_add(o, buf_view(&o->text), true);
     }
-    return events(o, ev);
+    return events_give(o, ev);
+}
+
+output_phase output_phase_of(const output *o) {
+    static const output_phase phase[] = {OUTPUT_MAY_THINK, OUTPUT_THINKS, OUTPUT_THINKS, OUTPUT_ANSWERS};
+    return o->split ? phase[o->think] : OUTPUT_ANSWERS;
+}
+
+int32_t output_forced(const output *o) {
+    return o->forcing ? o->close.p[o->close_at] : -1;
 }

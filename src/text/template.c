@@ -135,3 +135,7 @@ bool chat_template_reads(const chat_template *t, const char *variable) {
 bool chat_template_thinks(const chat_template *t) {
     return str_has(t->source, THINK_OPEN);
 }
+
+bool chat_template_says(const chat_template *t, str text) {
+    return str_has(t->source, text);
+}

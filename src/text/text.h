@@ -74,6 +74,7 @@ typedef struct render_opts {
 bool chat_template_render(const chat_template *t, const render_opts *o, buf *out, buf *user, error *err);
 bool chat_template_reads(const chat_template *t, const char *variable); /* the source mentions this name */
 bool chat_template_thinks(const chat_template *t); /* replies may hold a thinking block: the source mentions its tag */
+bool chat_template_says(const chat_template *t, str text); /* the source holds this text */
 
 /* ---- prompts (prompt.c): what every surface starts a generation from ------------------------------------------- */
 typedef struct prompt {
@@ -92,22 +93,56 @@ bool prompt_render(prompt *p, const chat_template *t, const tokenizer *k, const 
 bool prompt_raw(prompt *p, const tokenizer *k, str text, error *err);
 void prompt_free(prompt *p);
 
-/* ---- one reply, token by token (output.c) ------------------------------------------------------------------------ */
-/* The one incremental machine that detokenises, finds stop strings (with hold-back), and splits off thinking.
- * The whole reply is the concatenation of its events. */
-typedef enum output_kind { OUTPUT_CONTENT, OUTPUT_REASONING } output_kind;
+/* ---- one reply, token by token (output.c, output_calls*.c) ---------------------------------------------------------
+ */
+/* The one incremental machine that detokenises, splits off thinking, reads tool calls and finds stop strings (with
+ * hold-back). The whole reply is the concatenation of its events. docs/output.md, docs/tool-calls.md. */
+typedef enum output_kind {
+    OUTPUT_CONTENT,
+    OUTPUT_REASONING,
+    OUTPUT_CALL,     /* a tool call begins; text: the tool's name */
+    OUTPUT_ARGS,     /* a piece of its arguments' JSON text */
+    OUTPUT_CALL_END, /* `whole`: the arguments are complete; otherwise the reply ended or went wrong within them */
+} output_kind;
 typedef struct output_event {
     output_kind kind;
-    str text; /* valid UTF-8; borrows from the output until the next push */
+    str text;     /* valid UTF-8; borrows from the output until the next push */
+    int32_t call; /* CALL, ARGS, CALL_END: which, from 0 */
+    bool whole;
 } output_event;
+
+/* How a family marks its thinking, and how it writes calls: rows of two tables (output_forms.c), chosen from the
+ * template and the vocabulary. NULL: it does not. */
+typedef struct think_form think_form;
+typedef struct call_form call_form;
+const think_form *think_form_of(const chat_template *t, const tokenizer *k);
+const call_form *call_form_of(const chat_template *t, const tokenizer *k);
+const call_form *call_form_named(const char *name); /* for tests */
+const think_form *think_form_named(const char *name);
+const char *call_form_name(const call_form *f);
+
+/* The tools a reply may call, in a form that outlives the request. Counted references, any thread. */
+typedef struct tool_list tool_list;
+/* tools: [{"type":"function","function":{"name","parameters"}}], copied. NULL when there is no form or no tool. */
+tool_list *tool_list_new(const json *tools, const call_form *f);
+tool_list *tool_list_keep(tool_list *l);
+void tool_list_drop(tool_list *l); /* may be NULL */
+
 typedef struct output_opts {
     const str *stops; /* strings; copied */
     size_t n_stops;
     bool keep_special; /* show special tokens as text */
     str prompt_tail;   /* end of the rendered prompt: decides whether the reply starts inside a think block */
     bool split_thinking;
+    const think_form *think; /* NULL: <think> tags */
+    tool_list *tools;        /* kept; NULL: markup of calls is plain text */
+    bool one_call;           /* the reply ends behind its first call */
+    /* Most tokens of thinking; then the block is closed (output_forced). Of reply_max tokens some stay for the answer
+     * even if the budget is larger. */
+    bool has_think_budget;
+    int32_t think_budget, reply_max;
 } output_opts;
-/* The tags of a thinking block. */
+/* The tags of a thinking block, where a family has no other. */
 #define THINK_OPEN  STR("<think>")
 #define THINK_CLOSE STR("</think>")
 /* prompt_tail for a prompt known only as ids [n]: by the tags' own tokens where there are such (a client's text never
@@ -116,7 +151,14 @@ void output_prompt_tail(const tokenizer *t, const int32_t *id, size_t n, buf *ou
 typedef struct output output;
 output *output_new(const tokenizer *t, const output_opts *o);
 void output_free(output *o);
-/* Feeds one token; fills events (at most 4); returns their number. *stopped is set when a stop string matched: its
- * index. */
-int output_push(output *o, int32_t id, output_event ev[4], int *stopped); /* *stopped = -1 otherwise */
-int output_finish(output *o, output_event ev[4]);                         /* releases what was held back */
+enum { OUTPUT_GOES_ON = -1, OUTPUT_ENDED = -2 /* after its only call */ };
+/* Feeds one token; *ev [returned] until the next push. *stopped: index of the stop string that matched, or one of the
+ * above. */
+size_t output_push(output *o, int32_t id, const output_event **ev, int *stopped);
+size_t output_finish(output *o, const output_event **ev); /* releases what was held back */
+/* Where the reply stands, for what may only happen in the answer (grammars): whether a block may still open, is open,
+ * or is over. */
+typedef enum output_phase { OUTPUT_MAY_THINK, OUTPUT_THINKS, OUTPUT_ANSWERS } output_phase;
+output_phase output_phase_of(const output *o);
+/* The token that must come next whatever the model wants (the end of a block whose budget is used up); -1: any. */
+int32_t output_forced(const output *o);

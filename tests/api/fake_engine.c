@@ -192,18 +192,26 @@ static event *push(gen *g, gen_event_kind kind) {
     return v;
 }
 
-static void push_text(gen *g, const output_event *o, int n) {
-    for (int i = 0; i < n; i++) {
-        if (!o[i].text.n) continue;
-        event *v = push(g, o[i].kind == OUTPUT_REASONING ? GEN_REASONING : GEN_TEXT);
+static void push_output(gen *g, const output_event *o, size_t n) {
+    static const gen_event_kind kinds[] = {[OUTPUT_CONTENT] = GEN_TEXT,
+                                           [OUTPUT_REASONING] = GEN_REASONING,
+                                           [OUTPUT_CALL] = GEN_CALL,
+                                           [OUTPUT_ARGS] = GEN_ARGS,
+                                           [OUTPUT_CALL_END] = GEN_CALL_END};
+    for (size_t i = 0; i < n; i++) {
+        event *v = push(g, kinds[o[i].kind]);
         v->text = mem_strndup(o[i].text.p, o[i].text.n);
         v->ev.text = (str){v->text, o[i].text.n};
+        v->ev.call = o[i].call;
+        v->ev.whole = o[i].whole;
+        g->st.reasoning_tokens += o[i].kind == OUTPUT_REASONING;
     }
 }
 
 static void end(gen *g, finish why, int stop_index) {
-    output_event ev[4];
-    if (why == FINISH_STOP || why == FINISH_LENGTH) push_text(g, ev, output_finish(g->out, ev));
+    const output_event *ev = NULL;
+    size_t n = why == FINISH_STOP || why == FINISH_LENGTH ? output_finish(g->out, &ev) : 0;
+    push_output(g, ev, n);
     event *v = push(g, GEN_DONE);
     v->ev.why = why;
     v->ev.stop_index = stop_index;
@@ -229,15 +237,16 @@ static void step_token(gen *g) {
     if (g->at == g->id.n && !(g->endless && g->id.n)) return end(g, FINISH_STOP, -1);
     if (g->at == g->id.n) g->at = 0;
     int32_t id = g->id.p[g->at++];
-    output_event ev[4];
+    const output_event *ev = NULL;
     int stopped;
     if (!g->t_first) g->t_first = clock_ns();
     g->st.generated_tokens++;
     g->e->st.generated_tokens_total++;
     if (g->o.want_tokens) push_token(g, id);
-    int n = output_push(g->out, id, ev, &stopped);
-    push_text(g, ev, n);
+    size_t n = output_push(g->out, id, &ev, &stopped);
+    push_output(g, ev, n);
     if (stopped >= 0) end(g, FINISH_STOP_STRING, stopped);
+    if (stopped == OUTPUT_ENDED) end(g, FINISH_STOP, -1);
 }
 
 /* One turn of a generation; true when events were queued. */
@@ -312,7 +321,13 @@ gen *engine_submit(engine *e, const gen_opts *o, error *err) {
                                                .n_stops = o->n_stops,
                                                .keep_special = o->keep_special,
                                                .prompt_tail = o->prompt_tail,
-                                               .split_thinking = o->split_thinking});
+                                               .split_thinking = o->split_thinking,
+                                               .think = o->think,
+                                               .tools = o->tools,
+                                               .one_call = o->one_call,
+                                               .has_think_budget = o->has_think_budget,
+                                               .think_budget = o->think_budget,
+                                               .reply_max = o->max_tokens});
     if (o->want_hidden) { /* no reply: DONE comes next */
         g->hidden[0] = (float)o->n_prompt;
         for (size_t i = 1; i < FAKE_WIDTH && i <= o->n_prompt; i++) g->hidden[i] = (float)o->prompt[i - 1];

@@ -1,7 +1,11 @@
 /* Bodies of /v1/chat/completions (first byte even) and /v1/completions (odd): any bytes are a request or an error that
  * has text; what is accepted lies in its range. */
 #include <stdlib.h>
+#define fields surface_fields /* each file has a table of its own */
+#include "../../src/server/body.c"
+#undef fields
 #include "../../src/server/chat_request.c"
+#include "../../src/server/tools.c"
 
 static tokenizer *tok;
 static chat_template *tmpl;
@@ -11,6 +15,8 @@ const tokenizer *engine_tokenizer(const engine *e) {
 }
 const chat_template *engine_template(const engine *e) {
     return tmpl;
+}
+void http_header_add(http_req *q, const char *name, const char *value) {
 }
 const model_info *engine_model(const engine *e) {
     return &info;
@@ -54,6 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (chat_request_read(&q, data[0] & 1 ? SURFACE_COMPLETIONS : SURFACE_CHAT, &r, &err)) {
         check(&r);
         thinking_resolve(&q, &r);
+        if (r.tools && !tools_typed(q.a, r.tools)) abort();
     } else if (err.code == ERR_NONE || !err.msg[0]) {
         abort();
     }

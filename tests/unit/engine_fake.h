@@ -185,6 +185,7 @@ static engine *fake_open(const engine_opts *o, error *err) {
 struct output {
     char stop[8];
     char letter;
+    output_event ev;
 };
 output *output_new(const tokenizer *t, const output_opts *o) {
     output *out = mem_alloc(sizeof *out);
@@ -194,7 +195,7 @@ output *output_new(const tokenizer *t, const output_opts *o) {
 void output_free(output *o) {
     free(o);
 }
-int output_push(output *o, int32_t id, output_event ev[4], int *stopped) {
+size_t output_push(output *o, int32_t id, const output_event **ev, int *stopped) {
     *stopped = -1;
     o->letter = (char)('0' + id);
     for (int i = 0; o->stop[i]; i++)
@@ -202,15 +203,22 @@ int output_push(output *o, int32_t id, output_event ev[4], int *stopped) {
             *stopped = i;
             return 0;
         }
-    ev[0] = (output_event){OUTPUT_CONTENT, {&o->letter, 1}};
+    o->ev = (output_event){.kind = OUTPUT_CONTENT, .text = {&o->letter, 1}};
+    *ev = &o->ev;
     return 1;
 }
-int output_finish(output *o, output_event ev[4]) {
+size_t output_finish(output *o, const output_event **ev) {
     return 0;
+}
+int32_t output_forced(const output *o) {
+    return -1;
 }
 void tokenizer_free(tokenizer *t) {}
 int32_t tokenizer_size(const tokenizer *t) {
     return FAKE_VOCAB;
+}
+int32_t tokenizer_id(const tokenizer *t, str token) {
+    return -1;
 }
 int32_t tokenizer_eos(const tokenizer *t) {
     return FAKE_EOS;

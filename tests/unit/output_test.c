@@ -14,8 +14,8 @@ typedef struct reply {
     int switches; /* from content back to reasoning */
 } reply;
 
-static void take(reply *r, const output_event *ev, int n) {
-    for (int i = 0; i < n; i++) {
+static void take(reply *r, const output_event *ev, size_t n) {
+    for (size_t i = 0; i < n; i++) {
         if (utf8_valid(ev[i].text) != ev[i].text.n || ev[i].text.n == 0) r->half = true;
         if (ev[i].kind == OUTPUT_REASONING && r->content.n) r->switches++;
         buf_str(ev[i].kind == OUTPUT_REASONING ? &r->reasoning : &r->content, ev[i].text);
@@ -25,14 +25,16 @@ static void take(reply *r, const output_event *ev, int n) {
 /* A tokenizer whose tokens are the bytes and the pieces given, so that a text can be fed in any cut. */
 static reply run(const tokenizer *t, const int32_t *id, size_t n, const output_opts *o) {
     reply r = {.stopped = -1};
-    output_event ev[4];
+    const output_event *ev;
     output *out = output_new(t, o);
     for (size_t i = 0; i < n; i++) {
-        int stopped, count = output_push(out, id[i], ev, &stopped);
+        int stopped;
+        size_t count = output_push(out, id[i], &ev, &stopped);
         take(&r, ev, count);
         if (stopped >= 0 && r.stopped < 0) r.stopped = stopped;
     }
-    take(&r, ev, output_finish(out, ev));
+    size_t count = output_finish(out, &ev);
+    take(&r, ev, count);
     output_free(out);
     return r;
 }
@@ -187,14 +189,14 @@ static void many_stops(void **state) {
     uint64_t start = clock_ns();
     output_opts o = {.stops = stop, .n_stops = N};
     output *out = output_new(t, &o);
-    output_event ev[4];
+    const output_event *ev;
     int stopped = -1;
-    for (int i = 0; i < 200000; i++) output_push(out, 'a', ev, &stopped);
+    for (int i = 0; i < 200000; i++) output_push(out, 'a', &ev, &stopped);
     assert_int_equal(stopped, -1);
-    for (const char *p = "04711"; *p; p++) output_push(out, *p, ev, &stopped);
+    for (const char *p = "04711"; *p; p++) output_push(out, *p, &ev, &stopped);
     assert_int_equal(stopped, 4711);
-    assert_int_equal(output_push(out, 'x', ev, &stopped), 0); /* nothing after a match */
-    assert_int_equal(output_finish(out, ev), 0);
+    assert_int_equal(output_push(out, 'x', &ev, &stopped), 0); /* nothing after a match */
+    assert_int_equal(output_finish(out, &ev), 0);
     assert_true(clock_ns() - start < 5000000000ull);
     output_free(out);
     tokenizer_free(t);
