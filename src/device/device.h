@@ -58,6 +58,7 @@ typedef struct step_seq {
     int32_t row0, n_rows;
     int32_t pos0;                   /* position of the first row; positions before it are in the cache */
     int32_t slot;                   /* recurrent state slot; -1: the model has none. At pos0 = 0 it starts afresh */
+    bool uncoded;                   /* its rows see keys and values as they were before coding (kv_spec.both) */
     const int32_t *page[KV_GROUPS]; /* page[g][i] holds positions [i*KV_PAGE, (i+1)*KV_PAGE) of group g; -1: released
                                        (out of window) */
 } step_seq;
@@ -72,18 +73,30 @@ typedef struct step {
     tensor hidden;             /* [R,D] f32: gets the wanted rows as they leave the final norm; .p NULL: not wanted */
 } step;
 
+/* How the keys or the values of a layer are kept: as they are, or coded in a few bits, position by position, when they
+ * are appended. Affine: code·scale + offset, which every `group` columns of a position have of their own. Rotated:
+ * docs/kv-cache.md. */
+typedef struct kv_code {
+    uint8_t bits;  /* 2, 3, 4, 5, 6 or 8; 0: not coded, in the cache's type */
+    bool rotated;  /* values only; 2, 3, 4, 5 or 8 bits */
+    int16_t group; /* affine: 32, 64 or 128 */
+} kv_code;
+
 /* Keys and values of all layers, in pages. Layers of one group share a page table (full attention; each window size).
  */
 typedef struct kv_layer {
     int32_t heads, k_width, v_width, group; /* v_width 0: keys alone, as an indexer has them */
-    bool latent; /* one head, and its values are the first v_width columns of its keys: kept once */
+    bool latent;  /* one head, and its values are the first v_width columns of its keys: kept once, coded as k says */
+    kv_code k, v; /* both or neither */
+    int32_t of;   /* the model's layer */
 } kv_layer;
 typedef struct kv_spec {
     int32_t n_layers, n_groups;
     const kv_layer *layer;      /* [n_layers]; borrows */
     int32_t window[KV_GROUPS];  /* 0: full attention */
     int32_t n_pages[KV_GROUPS]; /* capacity */
-    dtype type;                 /* F16 (default), BF16 or F32 (f32 numerics) */
+    dtype type;                 /* F16 (default), BF16 or F32 (f32 numerics); of scales and offsets too */
+    bool both;                  /* coded layers keep keys and values uncoded as well, for rows that ask for them */
 } kv_spec;
 typedef struct kv_cache kv_cache;
 

@@ -21,7 +21,7 @@ static float *floats(int64_t n) {
 static double attend_time(device *d, const shape *s, dtype type, int depth, int rows, double *append) {
     int qh = s->heads * s->ratio, n = (depth + rows + KV_PAGE - 1) / KV_PAGE;
     int vw = s->values ? s->values : s->width;
-    kv_layer l = {s->heads, s->width, vw, 0, s->values > 0};
+    kv_layer l = {.heads = s->heads, .k_width = s->width, .v_width = vw, .latent = s->values > 0};
     kv_spec spec = {.n_layers = 1, .n_groups = 1, .layer = &l, .n_pages = {n}, .type = type};
     error err = {0};
     kv_cache *kv = d->vt->kv_new(d, &spec, &err);

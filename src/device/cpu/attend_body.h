@@ -1,5 +1,6 @@
-/* Keys and values written to the cache, and attention over it. Included by vec_*.c after v16_*.h and vec_body.h.
- * Not here: the layout and life of pages (internal.h, kv.c). The mechanism is told in docs/attention.md.
+/* Attention over the cache. Included by vec_*.c after v16_*.h and vec_body.h. Not here: how keys and values come into the
+ * cache and out of it (kv_body.h), the layout and life of pages (internal.h, kv.c). The mechanism is told in
+ * docs/attention.md.
  *
  * What fixes the bits of one query row: scores are sums over the columns in order; blocks of KV_PAGE positions from
  * position 0, each with one running-maximum step; ATTN_CHUNK blocks form a unit with its own (maximum, sum, output),
@@ -10,99 +11,10 @@
 #pragma once
 #include <float.h>
 #include "internal.h"
+#include "kv_body.h"
 #include "vec_math.h"
 
-/* ---- append ---- */
-typedef struct append_job {
-    kv_cache *kv;
-    const cpu_kv_layer *layer;
-    const step *s;
-    tensor k, v;
-} append_job;
-
-static float kv_limit(dtype t) {
-    return t == DT_F16 ? 65504.0f : t == DT_BF16 ? 0x1.fep+127f : FLT_MAX;
-}
-V_INL vf kv_fit(vf x, float limit, int *n_bad) {
-    vf top = v_set1(limit);
-    vm nan = v_nan(x), bad = vm_or(nan, v_lt(top, v_abs(x)));
-    *n_bad += vm_count(bad);
-    return v_sel(nan, v_zero(), v_max(v_set1(-limit), v_min(top, x)));
-}
-typedef union kv_lanes {
-    float f[16];
-    uint16_t h[16];
-} kv_lanes;
-V_INL void kv_round(void *to, vf x, dtype type) {
-    if (type == DT_F16)
-        v_store_f16(to, x);
-    else if (type == DT_BF16)
-        v_store_bf16(to, x);
-    else
-        v_store(to, x);
-}
-
-/* One position of one head into column `at` of K and row `at` of V. */
-static void append_head(const append_job *j, uint8_t *head, const float *k, const float *v, int at, int *n_bad) {
-    const cpu_kv_layer *l = j->layer;
-    dtype type = j->kv->type;
-    float limit = kv_limit(type);
-    kv_lanes tmp;
-    FOR_16(d, l->dim.k_width) {
-        kv_round(&tmp, kv_fit(row_get(k + d, left), limit, n_bad), type);
-        for (int i = 0; i < MIN(left, 16); i++) {
-            if (type == DT_F32)
-                ((float *)head)[(d + i) * KV_PAGE + at] = tmp.f[i];
-            else
-                ((uint16_t *)head)[(d + i) * KV_PAGE + at] = tmp.h[i];
-        }
-    }
-    size_t size = type == DT_F32 ? 4 : 2;
-    uint8_t *row = head + ((size_t)l->dim.k_width * KV_PAGE + (size_t)at * (size_t)l->v_pad) * size;
-    FOR_16(d, l->dim.v_width) kv_round(row + (size_t)d * size, kv_fit(row_get(v + d, left), limit, n_bad), type);
-}
-
-/* One position into row `at`; v is part of k. */
-static void append_latent(const append_job *j, uint8_t *head, const float *k, const float *v, int at, int *n_bad) {
-    const cpu_kv_layer *l = j->layer;
-    dtype type = j->kv->type;
-    size_t size = type == DT_F32 ? 4 : 2;
-    uint8_t *row = head + (size_t)at * (size_t)l->k_pad * size;
-    FOR_16(d, l->dim.k_width)
-    kv_round(row + (size_t)d * size, kv_fit(row_get(k + d, left), kv_limit(type), n_bad), type);
-}
-
-/* Lines of the job: rows of all sequences, heads innermost. */
-static void append_rows(const void *arg, int64_t from, int64_t to) {
-    const append_job *j = arg;
-    void (*append)(const append_job *, uint8_t *, const float *, const float *, int, int *) =
-        j->layer->dim.latent ? append_latent : append_head;
-    int heads = j->layer->dim.heads, n_bad = 0;
-    int64_t line = 0;
-    for (int b = 0; b < j->s->n_seqs; b++) {
-        const step_seq *q = &j->s->seq[b];
-        int64_t end = line + (int64_t)q->n_rows * heads;
-        for (int64_t i = MAX(from, line); i < MIN(to, end); i++) {
-            int t = (int)((i - line) / heads), h = (int)((i - line) % heads), pos = q->pos0 + t;
-            int64_t at = (int64_t)(q->row0 + t) * heads + h;
-            uint8_t *head = kv_head(j->kv, j->layer, q->page[j->layer->dim.group][pos / KV_PAGE], h);
-            append(j, head, tensor_line(j->k, at), tensor_line(j->v, at), pos % KV_PAGE, &n_bad);
-        }
-        line = end;
-    }
-    if (n_bad) j->kv->n_saturated += (uint64_t)n_bad;
-}
-
-static void kv_append(device *d, kv_cache *kv, int layer, tensor k, tensor v, const step *s) {
-    const cpu_kv_layer *l = &kv->layer[layer];
-    append_job j = {kv, l, s, k, v};
-    int64_t lines = 0;
-    for (int b = 0; b < s->n_seqs; b++) lines += (int64_t)s->seq[b].n_rows * l->dim.heads;
-    cpu_rows_run(d, lines, 2 * (int64_t)(l->dim.k_width + l->dim.v_width), append_rows, &j);
-}
-
 /* ---- products: c [rows, cols] (+)= a [rows, k] · b [k, cols], k in order; cols a multiple of 16 ---- */
-#define UNROLL _Pragma("GCC unroll 8")
 #define GEMM(name, type, load)                                                                                        \
     V_INL void name##_tile(const int R, const int P, const float *a, int lda, const type *b, int ldb, float *c,       \
                            int ldc, int k, bool zero) {                                                               \
@@ -152,14 +64,6 @@ enum { WIDE_ROWS = 12 /* more query rows than this: a page is widened to f32 onc
 typedef void gemm_fn(int rows, int cols, const float *a, int lda, const void *b, int ldb, float *c, int ldc, int k,
                      bool zero);
 
-static void widen(float *to, const void *from, int n, dtype type) { /* n: a multiple of 16 */
-    const uint16_t *h = from;
-    if (type == DT_F32)
-        memcpy(to, from, sizeof *to * (size_t)n);
-    else
-        for (int i = 0; i < n; i += 16) v_store(to + i, type == DT_F16 ? v_load_f16(h + i) : v_load_bf16(h + i));
-}
-
 /* ---- attention ---- */
 typedef struct attend_job {
     tensor o, q;
@@ -179,6 +83,7 @@ typedef struct attend_tile {
     int head, row, n;
     int pos_first, pos_last; /* of its rows */
     int see_first;           /* first position any row sees */
+    const kv_part *k, *v;    /* borrow (layer): coded or not */
     const int32_t *chosen;   /* [pos_last+1]; NULL: position i is the i-th */
 } attend_tile;
 
@@ -199,7 +104,7 @@ static attend_work work_of(const attend_job *j, int worker) {
     w.l = f, f += ATTN_ROWS;
     w.M = f, f += ATTN_ROWS;
     w.L = f, f += ATTN_ROWS;
-    w.k32 = f, f += KV_PAGE * kw;
+    w.k32 = f, f += KV_PAGE * j->layer->k_pad;
     w.v32 = f;
     return w;
 }
@@ -208,10 +113,16 @@ static int tiles_of(const attend_job *j, const step_seq *q) { /* of one key head
     if (j->row_tiles) return q->n_rows * j->row_tiles;
     return (int)(((int64_t)q->n_rows * j->ratio + ATTN_ROWS - 1) / ATTN_ROWS);
 }
+static attend_tile tile_new(const attend_job *j, const step_seq *q, int head, int row) {
+    const cpu_kv_layer *l = j->layer;
+    bool plain = l->both && q->uncoded;
+    return (attend_tile){
+        .seq = q, .head = head, .row = row, .k = plain ? &l->k_plain : &l->k, .v = plain ? &l->v_plain : &l->v};
+}
 /* A tile of one row, which sees the chosen positions or, while there are no more than these, all. */
 static attend_tile tile_chosen(const attend_job *j, const step_seq *q, int head, int i) {
     int at = i / j->row_tiles, part = i % j->row_tiles, N = j->chosen.dim[1], pos = q->pos0 + at;
-    attend_tile t = {.seq = q, .head = head, .row = at * j->ratio + part * ATTN_ROWS};
+    attend_tile t = tile_new(j, q, head, at * j->ratio + part * ATTN_ROWS);
     t.n = MIN(ATTN_ROWS, j->ratio - part * ATTN_ROWS);
     t.pos_first = t.pos_last = MIN(pos, N - 1);
     if (pos >= N) t.chosen = (const int32_t *)tensor_row(j->chosen, q->row0 + at);
@@ -232,7 +143,7 @@ static attend_tile tile_of(const attend_job *j, int i) {
     }
     int rows = q->n_rows * j->ratio;
     if (j->row_tiles) return tile_chosen(j, q, i % heads, tiles - 1 - i / heads);
-    attend_tile t = {.seq = q, .head = i % heads, .row = (tiles - 1 - i / heads) * ATTN_ROWS};
+    attend_tile t = tile_new(j, q, i % heads, (tiles - 1 - i / heads) * ATTN_ROWS);
     t.n = MIN(ATTN_ROWS, rows - t.row);
     t.pos_first = q->pos0 + t.row / j->ratio;
     t.pos_last = q->pos0 + (t.row + t.n - 1) / j->ratio;
@@ -284,19 +195,41 @@ static void softmax_block(const attend_job *j, float *p, float *m, float *l, flo
 static void latent_block(const attend_job *j, const attend_tile *t, const attend_work *w, int b) {
     const cpu_kv_layer *lay = j->layer;
     int kw = lay->dim.k_width, n = MIN(KV_PAGE, t->pos_last + 1 - b * KV_PAGE);
-    size_t row_bytes = (size_t)lay->k_pad * (j->kv->type == DT_F32 ? 4 : 2);
+    rows_reader r;
+    rows_start(&r, t->k, j->kv->type);
     if (n < KV_PAGE) memset(w->k32, 0, sizeof(float) * (size_t)kw * KV_PAGE);
     for (int i = 0; i < n; i++) {
         int pos = t->chosen ? t->chosen[b * KV_PAGE + i] : b * KV_PAGE + i;
-        const uint8_t *page = kv_head(j->kv, lay, t->seq->page[lay->dim.group][pos / KV_PAGE], 0);
-        const uint8_t *row = page + (size_t)(pos % KV_PAGE) * row_bytes;
-        widen(w->v32 + (int64_t)i * lay->k_pad, row, lay->k_pad, j->kv->type);
+        row_read(&r, kv_head(j->kv, lay, t->seq->page[lay->dim.group][pos / KV_PAGE], 0), pos % KV_PAGE,
+                 w->v32 + (int64_t)i * lay->k_pad);
     }
     for (int d0 = 0; d0 < kw; d0 += 16) /* in squares of 16, which stay in the first-level cache */
         for (int i0 = 0; i0 < n; i0 += 16)
             for (int i = i0; i < MIN(i0 + 16, n); i++)
                 for (int d = d0; d < MIN(d0 + 16, kw); d++)
                     w->k32[d * KV_PAGE + i] = w->v32[(int64_t)i * lay->k_pad + d];
+}
+
+/* p [n,KV_PAGE] = q · K of coded keys, which are read a few columns at a time: the chain over the columns goes on. */
+static void coded_scores(const attend_job *j, const attend_tile *t, const attend_work *w, const uint8_t *head) {
+    int kw = j->layer->dim.k_width;
+    for (int d = 0; d < kw; d += CODED_KEYS) {
+        int n = MIN(CODED_KEYS, kw - d);
+        keys_read(t->k, head, j->kv->type, d, n, w->k32);
+        gemm_f32(t->n, KV_PAGE, w->q + d, kw, w->k32, KV_PAGE, w->p, KV_PAGE, n, d == 0);
+    }
+}
+/* o [n,v_pad] += p · V of coded values at the first `most` positions, likewise. */
+static void coded_values(const attend_job *j, const attend_tile *t, const attend_work *w, const uint8_t *head, float *o,
+                         int most) {
+    int vp = j->layer->v_pad;
+    rows_reader r;
+    rows_start(&r, t->v, j->kv->type);
+    for (int i = 0; i < most; i += CODED_ROWS) {
+        int n = MIN(CODED_ROWS, most - i);
+        for (int k = 0; k < n; k++) row_read(&r, head, i + k, w->v32 + k * vp);
+        gemm_f32(t->n, vp, w->p + i, KV_PAGE, w->v32, vp, o, vp, n, false);
+    }
 }
 
 /* The blocks of chunk c for a tile: o [n, v_pad], m and l [n]. l stays 0 for a row that sees nothing of the chunk. */
@@ -306,7 +239,8 @@ static void attend_chunk(const attend_job *j, const attend_tile *t, const attend
     int kw = lay->dim.k_width, vp = lay->v_pad, ldv = lay->dim.latent ? lay->k_pad : vp;
     dtype type = j->kv->type;
     gemm_fn *gemm = type == DT_F16 ? gemm_f16 : type == DT_BF16 ? gemm_bf16 : gemm_f32;
-    bool latent = lay->dim.latent, wide = latent || (type != DT_F32 && t->n > WIDE_ROWS);
+    bool latent = lay->dim.latent, coded = t->k->how.bits && !latent;
+    bool wide = latent || (type != DT_F32 && t->n > WIDE_ROWS);
     if (wide) gemm = gemm_f32;
     for (int r = 0; r < t->n; r++) m[r] = -FLT_MAX;
     memset(l, 0, sizeof *l * (size_t)t->n);
@@ -314,21 +248,20 @@ static void attend_chunk(const attend_job *j, const attend_tile *t, const attend
     int first = MAX(c * ATTN_CHUNK, t->see_first / KV_PAGE);
     int last = MIN(c * ATTN_CHUNK + ATTN_CHUNK - 1, t->pos_last / KV_PAGE);
     for (int b = first; b <= last; b++) {
+        const uint8_t *head = latent ? NULL : kv_head(j->kv, lay, t->seq->page[lay->dim.group][b], t->head);
         const void *k = w->k32, *v = w->v32;
         if (latent) {
             latent_block(j, t, w, b);
+        } else if (coded) {
+            coded_scores(j, t, w, head);
+        } else if (wide) {
+            widen(w->k32, head + t->k->at, kw * KV_PAGE, type);
+            widen(w->v32, head + t->v->at, KV_PAGE * vp, type);
         } else {
-            const uint8_t *page = kv_head(j->kv, lay, t->seq->page[lay->dim.group][b], t->head);
-            const void *page_v = page + (size_t)kw * KV_PAGE * (type == DT_F32 ? 4 : 2);
-            if (wide) {
-                widen(w->k32, page, kw * KV_PAGE, type);
-                widen(w->v32, page_v, KV_PAGE * vp, type);
-            } else {
-                k = page;
-                v = page_v;
-            }
+            k = head + t->k->at;
+            v = head + t->v->at;
         }
-        gemm(t->n, KV_PAGE, w->q, kw, k, KV_PAGE, w->p, KV_PAGE, kw, true);
+        if (!coded) gemm(t->n, KV_PAGE, w->q, kw, k, KV_PAGE, w->p, KV_PAGE, kw, true);
         int base = b * KV_PAGE, most = 0;
         for (int r = 0; r < t->n; r++) {
             int end = sees(j, t, r);
@@ -339,7 +272,10 @@ static void attend_chunk(const attend_job *j, const attend_tile *t, const attend
             else
                 memset(w->p + r * KV_PAGE, 0, sizeof(float) * KV_PAGE);
         }
-        gemm(t->n, vp, w->p, KV_PAGE, v, ldv, o, vp, most, false);
+        if (coded)
+            coded_values(j, t, w, head, o, most);
+        else
+            gemm(t->n, vp, w->p, KV_PAGE, v, ldv, o, vp, most, false);
     }
 }
 
@@ -386,7 +322,8 @@ static void give_outputs(const attend_job *j, const attend_tile *t, const attend
             l = fmaf(l, c, exp_neg1(sink - now));
         }
         vf k = v_set1(l == 0 ? 0.0f : c / l);
-        const float *from = w->O + (int64_t)r * j->layer->v_pad;
+        float *from = w->O + (int64_t)r * j->layer->v_pad;
+        if (t->v->how.rotated) rotate_back(from, t->v->pad, j->kv->sign);
         float *to = tensor_line(j->o, query_line(j, t, r));
         FOR_16(i, j->layer->dim.v_width) row_put(to + i, v_fma(v_load(from + i), k, v_zero()), left);
     }

@@ -69,13 +69,25 @@ void cpu_rows_run(device *d, int64_t n, int64_t cost, cpu_rows_fn *fn, const voi
 int rope_angles(device *d, const int32_t *pos, int n, const rope_table *r, const float **cos_sin);
 
 /* ---- keys and values (kv.c) ----
- * A page of a group holds, for each of its layers and each head, K transposed [k_width][KV_PAGE] and V [KV_PAGE][v_pad]
- * in the cache's type. A lane of attention is a position for q·K and a column for p·V, so neither needs sums across
- * lanes. A latent layer holds one row [k_pad] a position: its keys are turned when they are read. */
+ * A page of a group holds, for each of its layers and each head, the keys and the values of KV_PAGE positions. Keys lie
+ * transposed, [k_width][KV_PAGE], values in rows, [KV_PAGE][v_pad]: a lane of attention is a position for q·K and a
+ * column for p·V, so neither needs sums across lanes. A latent layer holds one row [k_pad] a position: its keys are
+ * turned when they are read.
+ * Coded keys: every 8 columns of a position are `bits` bytes, byte b of block i at [i·bits + b][KV_PAGE]; scales and
+ * offsets are [groups][KV_PAGE]. Coded rows: a stream of codes, lowest bit first; scales and offsets [KV_PAGE][groups].
+ */
+typedef struct kv_part {
+    kv_code how;
+    int32_t width, pad, groups;         /* pad: width rounded up to 16; columns of rows past the width are 0 or unread */
+    size_t at, scale_at, offset_at, end; /* in a head, bytes; codes are followed by at least 16 bytes */
+} kv_part;
 typedef struct cpu_kv_layer {
     kv_layer dim;
-    int32_t k_pad, v_pad; /* widths rounded up to 16; columns of V and of latent rows past their width stay 0 */
-    size_t offset;        /* of the layer in a page, bytes */
+    int32_t k_pad, v_pad;     /* widths rounded up to 16 */
+    kv_part k, v;             /* latent: v is not used */
+    kv_part k_plain, v_plain; /* kv_spec.both and coded: the same, uncoded */
+    bool both;
+    size_t offset; /* of the layer in a page, bytes */
     size_t head_bytes;
 } cpu_kv_layer;
 
@@ -86,6 +98,7 @@ struct kv_cache {
     size_t page_bytes[KV_GROUPS], pool_bytes[KV_GROUPS];
     uint8_t *pool[KV_GROUPS];     /* owns; mapped lazily */
     cpu_kv_layer *layer;          /* owns [n_layers] */
+    float *sign;                  /* owns [KV_WIDTH_MAX]: what rotation multiplies columns by, ±1 */
     _Atomic uint64_t n_saturated; /* values that did not fit the type, or were NaN, since kv_new */
     /* Attention's temporaries: one area a worker, and partial results when one row's chunks are shared out. */
     uint8_t *work; /* owns */
@@ -95,9 +108,17 @@ struct kv_cache {
     float *scores; /* owns [INDEX_ROWS][positions]; NULL: no layer is an indexer's */
     size_t scores_bytes;
 };
+enum { KV_WIDTH_MAX = 4096, KV_GROUP_MIN = 32, KV_GROUP_MAX = 128 };
+enum { CODED_KEYS = 32 /* columns of coded keys, */, CODED_ROWS = 16 /* and coded rows, that are read at a time */ };
+extern const float *const kv_levels[9]; /* by bits; NULL: not offered (kv_levels.c) */
 static inline uint8_t *kv_head(const kv_cache *kv, const cpu_kv_layer *l, int32_t page, int head) {
     int g = l->dim.group;
     return kv->pool[g] + (size_t)page * kv->page_bytes[g] + l->offset + (size_t)head * l->head_bytes;
+}
+/* Where the block of columns that begins at column `at` of rotated rows ends: a row is cut into powers of two, the
+ * largest first. */
+static inline int kv_block_end(int pad, int at) {
+    return at + (1 << (31 - __builtin_clz((unsigned)(pad - at))));
 }
 
 /* ---- recurrent state (state.c) ----

@@ -4,15 +4,21 @@
 #include <sys/mman.h>
 #include "internal.h"
 
-enum { OS_PAGE = 4096, KV_WIDTH_MAX = 4096, KV_HEADS_MAX = 1024, PARTS_BYTES = 64 << 20 };
+enum { OS_PAGE = 4096, KV_HEADS_MAX = 1024, PARTS_BYTES = 64 << 20 };
 
 static int32_t pad16(int32_t n) {
     return (n + 15) & ~15;
 }
 
-static size_t head_bytes(const kv_layer *l, dtype type) {
-    int32_t columns = l->latent ? pad16(l->k_width) : l->k_width + pad16(l->v_width);
-    return (size_t)columns * KV_PAGE * dtype_bytes(type);
+static bool code_check(const kv_code *c, const char *what, int layer, error *err) {
+    bool known = c->rotated ? c->bits <= 8 && kv_levels[c->bits]
+                            : c->bits >= 2 && c->bits <= 8 && c->bits != 7 &&
+                                  (c->group == 32 || c->group == 64 || c->group == 128);
+    return !c->bits || known ||
+           error_set(err, ERR_UNSUPPORTED,
+                     "%s of KV layer %d in %d bits%s, group %d; affine codes have 2, 3, 4, 5, 6 or 8 bits and groups of "
+                     "32, 64 or 128, rotated ones 2, 3, 4, 5 or 8 bits",
+                     what, layer, c->bits, c->rotated ? " rotated" : "", c->group);
 }
 
 static bool spec_check(const kv_spec *s, error *err) {
@@ -29,14 +35,49 @@ static bool spec_check(const kv_spec *s, error *err) {
                 err, ERR_UNSUPPORTED,
                 "KV layer %d: %d heads of %d and %d columns in group %d; at most %d heads, %d columns, %d groups", i,
                 l->heads, l->k_width, l->v_width, l->group, KV_HEADS_MAX, KV_WIDTH_MAX, s->n_groups);
+        if (!code_check(&l->k, "keys", i, err) || !code_check(&l->v, "values", i, err)) return false;
+        if (l->k.rotated || (l->latent ? l->v.bits > 0 : !l->k.bits != !l->v.bits) || (l->k.bits && !l->v_width))
+            return error_set(err, ERR_UNSUPPORTED,
+                             "KV layer %d: keys and values are coded together, only values rotated, and an indexer's "
+                             "keys not at all",
+                             i);
     }
     return true;
+}
+
+/* One part of a head, from `at` on. Rows: values, and latent layers' keys; otherwise keys lie transposed. */
+static kv_part part_make(kv_code how, int32_t width, bool rows, dtype type, size_t at) {
+    kv_part p = {.how = how, .width = width, .pad = pad16(width), .at = at};
+    size_t columns = (size_t)(rows ? p.pad : width), codes = columns * dtype_bytes(type) * KV_PAGE;
+    if (how.bits) {
+        p.groups = how.rotated ? __builtin_popcount((unsigned)p.pad) : (width + how.group - 1) / how.group;
+        codes = (columns + 7) / 8 * how.bits * KV_PAGE;
+    }
+    size_t scales = (size_t)p.groups * KV_PAGE * dtype_bytes(type);
+    p.scale_at = at + codes;
+    p.offset_at = p.scale_at + scales;
+    p.end = p.offset_at + (how.rotated ? 0 : scales);
+    return p;
+}
+
+static cpu_kv_layer layer_make(const kv_layer *l, dtype type, bool both) {
+    cpu_kv_layer c = {.dim = *l, .k_pad = pad16(l->k_width), .v_pad = pad16(l->v_width), .both = both && l->k.bits};
+    int32_t values = l->latent ? 0 : l->v_width;
+    c.k = part_make(l->k, l->k_width, l->latent, type, 0);
+    c.v = part_make(l->v, values, true, type, c.k.end);
+    c.head_bytes = c.v.end;
+    if (!c.both) return c;
+    c.k_plain = part_make((kv_code){0}, l->k_width, l->latent, type, c.head_bytes);
+    c.v_plain = part_make((kv_code){0}, values, true, type, c.k_plain.end);
+    c.head_bytes = c.v_plain.end;
+    return c;
 }
 
 size_t cpu_kv_page_bytes(device *d, const kv_spec *spec, int group) {
     size_t n = 0;
     for (int i = 0; i < spec->n_layers; i++)
-        if (spec->layer[i].group == group) n += (size_t)spec->layer[i].heads * head_bytes(&spec->layer[i], spec->type);
+        if (spec->layer[i].group == group)
+            n += (size_t)spec->layer[i].heads * layer_make(&spec->layer[i], spec->type, spec->both).head_bytes;
     return (n + OS_PAGE - 1) & ~(size_t)(OS_PAGE - 1);
 }
 
@@ -44,7 +85,7 @@ size_t cpu_kv_page_bytes(device *d, const kv_spec *spec, int group) {
 static size_t worker_bytes(const kv_spec *s) {
     size_t k = 0, v = 0, rows = 0;
     for (int i = 0; i < s->n_layers; i++) {
-        k = MAX(k, (size_t)s->layer[i].k_width);
+        k = MAX(k, (size_t)pad16(s->layer[i].k_width));
         v = MAX(v, (size_t)pad16(s->layer[i].v_width));
         rows = MAX(rows, (size_t)pad16(s->layer[i].latent ? s->layer[i].k_width : s->layer[i].v_width));
     }
@@ -82,6 +123,19 @@ size_t cpu_kv_work_bytes(device *d, const kv_spec *spec, int32_t context) {
     return worker_bytes(spec) * (size_t)pool_size(d->threads) + parts_touched(d, spec, context) + scores;
 }
 
+/* The same for every cache: pages written by one are read by another. */
+static float *signs_make(void) {
+    float *s = mem_alloc(sizeof *s * KV_WIDTH_MAX);
+    uint64_t x = 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < KV_WIDTH_MAX; i++) { /* splitmix64 */
+        uint64_t z = x += 0x9e3779b97f4a7c15u;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        s[i] = (z ^ z >> 31) >> 63 ? -1.0f : 1.0f;
+    }
+    return s;
+}
+
 kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err) {
     if (!spec_check(spec, err)) return NULL;
     kv_cache *kv = mem_alloc(sizeof *kv);
@@ -92,10 +146,11 @@ kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err) {
     size_t offset[KV_GROUPS] = {0};
     for (int i = 0; i < spec->n_layers; i++) {
         const kv_layer *l = &spec->layer[i];
-        size_t head = head_bytes(l, spec->type);
-        kv->layer[i] = (cpu_kv_layer){*l, pad16(l->k_width), pad16(l->v_width), offset[l->group], head};
-        offset[l->group] += (size_t)l->heads * head;
+        kv->layer[i] = layer_make(l, spec->type, spec->both);
+        kv->layer[i].offset = offset[l->group];
+        offset[l->group] += (size_t)l->heads * kv->layer[i].head_bytes;
     }
+    kv->sign = signs_make();
     for (int g = 0; g < spec->n_groups; g++) {
         kv->n_pages[g] = spec->n_pages[g];
         kv->page_bytes[g] = cpu_kv_page_bytes(d, spec, g);
@@ -127,6 +182,7 @@ void cpu_kv_free(device *d, kv_cache *kv) {
     mem_try_free(kv->parts, kv->parts_bytes);
     mem_try_free(kv->scores, kv->scores_bytes);
     free(kv->layer);
+    free(kv->sign);
     free(kv);
 }
 

@@ -114,6 +114,54 @@ V_INL vi vi_shl23(vi x) {
 V_INL vi vi_half(vi x) {
     return (vi){_mm256_srai_epi32(x.a, 1), _mm256_srai_epi32(x.b, 1)};
 }
+V_INL vi vi_and(vi x, vi y) {
+    return (vi){_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
+}
+V_INL vi vi_or(vi x, vi y) {
+    return (vi){_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)};
+}
+V_INL vi vi_shl(vi x, int n) {
+    return (vi){_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)};
+}
+V_INL vi vi_shr(vi x, int n) {
+    return (vi){_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)};
+}
+V_INL vi vi_load_u8(const uint8_t *p) {
+    __m128i x = _mm_loadu_si128((const __m128i *)p);
+    return (vi){_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
+}
+/* Every lane takes the two bytes that hold its code to its low half. */
+#define V_TWO_BYTES(i) ((i) * bits / 8 | ((i) * bits / 8 + 1) << 8 | (int)0x80800000)
+#define V_SHIFT(i)     ((i) * bits % 8)
+#define V_LANES(f, i)  f(i), f(i + 1), f(i + 2), f(i + 3), f(i + 4), f(i + 5), f(i + 6), f(i + 7)
+V_INL vi vi_unpack(const uint8_t *p, const int bits) {
+    if (bits == 8) return vi_load_u8(p);
+    __m256i x = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+    __m256i a = _mm256_shuffle_epi8(x, (__m256i)(__v8si){V_LANES(V_TWO_BYTES, 0)});
+    __m256i b = _mm256_shuffle_epi8(x, (__m256i)(__v8si){V_LANES(V_TWO_BYTES, 8)});
+    a = _mm256_srlv_epi32(a, (__m256i)(__v8si){V_LANES(V_SHIFT, 0)});
+    b = _mm256_srlv_epi32(b, (__m256i)(__v8si){V_LANES(V_SHIFT, 8)});
+    return vi_and((vi){a, b}, vi_set1((1 << bits) - 1));
+}
+#undef V_LANES
+#undef V_SHIFT
+#undef V_TWO_BYTES
+V_INL vf v_from_int(vi x) {
+    return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
+}
+V_INL vf v_round(vf x) {
+    return v_sub(v_add(x, v_set1(12582912.0f)), v_set1(12582912.0f));
+}
+V_INL __m256 v_lookup8(const float *table, __m256i x, const int bits) {
+    if (bits > 4) return _mm256_i32gather_ps(table, x, 4);
+    __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), x);
+    if (bits < 4) return low;
+    __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), x);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(x, 28))); /* by bit 3 */
+}
+V_INL vf v_lookup(const float *table, vi x, const int bits) {
+    return (vf){v_lookup8(table, x.a, bits), v_lookup8(table, x.b, bits)};
+}
 V_INL float v_sum(vf x) {
     __m256 s = _mm256_add_ps(x.a, x.b);
     __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

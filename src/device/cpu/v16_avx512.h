@@ -101,6 +101,47 @@ V_INL vi vi_shl23(vi x) {
 V_INL vi vi_half(vi x) {
     return _mm512_srai_epi32(x, 1);
 }
+V_INL vi vi_and(vi x, vi y) {
+    return _mm512_and_si512(x, y);
+}
+V_INL vi vi_or(vi x, vi y) {
+    return _mm512_or_si512(x, y);
+}
+V_INL vi vi_shl(vi x, int n) {
+    return _mm512_slli_epi32(x, (unsigned)n);
+}
+V_INL vi vi_shr(vi x, int n) {
+    return _mm512_srli_epi32(x, (unsigned)n);
+}
+V_INL vi vi_load_u8(const uint8_t *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+/* Every lane takes the two bytes that hold its code to its low half. */
+#define V_TWO_BYTES(i) ((i) * bits / 8 | ((i) * bits / 8 + 1) << 8 | (int)0x80800000)
+#define V_SHIFT(i)     ((i) * bits % 8)
+#define V_LANES(f) \
+    f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
+V_INL vi vi_unpack(const uint8_t *p, const int bits) {
+    if (bits == 8) return vi_load_u8(p);
+    vi x = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p));
+    x = _mm512_shuffle_epi8(x, (vi)(__v16si){V_LANES(V_TWO_BYTES)});
+    x = _mm512_srlv_epi32(x, (vi)(__v16si){V_LANES(V_SHIFT)});
+    return _mm512_and_si512(x, _mm512_set1_epi32((1 << bits) - 1));
+}
+#undef V_LANES
+#undef V_SHIFT
+#undef V_TWO_BYTES
+V_INL vf v_from_int(vi x) {
+    return _mm512_cvtepi32_ps(x);
+}
+V_INL vf v_round(vf x) {
+    return v_sub(v_add(x, v_set1(12582912.0f)), v_set1(12582912.0f));
+}
+V_INL vf v_lookup(const float *table, vi x, const int bits) {
+    if (bits <= 4) return _mm512_permutexvar_ps(x, v_load(table));
+    if (bits == 5) return _mm512_permutex2var_ps(v_load(table), x, v_load(table + 16));
+    return _mm512_i32gather_ps(x, table, 4);
+}
 V_INL float v_sum(vf x) {
     __m256 s = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

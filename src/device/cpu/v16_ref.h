@@ -125,6 +125,35 @@ static inline vi vi_shl23(vi a) {
 static inline vi vi_half(vi a) {
     VI_EACH(a.i[i] >> 1);
 } /* towards minus infinity */
+static inline vi vi_and(vi a, vi b) {
+    VI_EACH(a.i[i] & b.i[i]);
+}
+static inline vi vi_or(vi a, vi b) {
+    VI_EACH(a.i[i] | b.i[i]);
+}
+static inline vi vi_shl(vi a, int n) {
+    VI_EACH((int32_t)((uint32_t)a.i[i] << n));
+}
+static inline vi vi_shr(vi a, int n) { /* of unsigned numbers */
+    VI_EACH((int32_t)((uint32_t)a.i[i] >> n));
+}
+static inline vi vi_load_u8(const uint8_t *p) {
+    VI_EACH(p[i]);
+}
+/* Sixteen codes of `bits` <= 8 bits, one behind the other, lowest bit first. Reads 16 bytes. */
+static inline vi vi_unpack(const uint8_t *p, int bits) {
+    VI_EACH((p[i * bits / 8] | (bits < 8 ? p[i * bits / 8 + 1] << 8 : 0)) >> i * bits % 8 & ((1 << bits) - 1));
+}
+static inline vf v_from_int(vi a) {
+    V_EACH((float)a.i[i]);
+}
+static inline vf v_round(vf a) { /* to the nearest integer, even of two; |a| < 2^22 */
+    V_EACH((a.f[i] + 12582912.0f) - 12582912.0f);
+}
+/* table[a] for a < 2^bits; tables of fewer than 16 entries are padded to 16 */
+static inline vf v_lookup(const float *table, vi a, int bits) {
+    V_EACH(table[a.i[i]]);
+}
 /* Sum and maximum of the lanes by halving: lane i with lane i+8, then +4, +2, +1. */
 static inline float v_sum(vf a) {
     for (int n = 8; n; n >>= 1)
