@@ -40,6 +40,7 @@ typedef struct hearth_open_opts {
     int context_length;     /* 0: the model's own, or what the budget holds */
     uint64_t memory_budget; /* bytes; 0: three quarters of RAM or of the cgroup's limit */
     int batch;              /* most generations in one step; 0: 8 */
+    const char *kv_quant;   /* keys and values: NULL or "off", "8", "4", "config", "turbo", "turbo:kKvV" */
 } hearth_open_opts;
 #define HEARTH_OPEN_OPTS_INIT \
     { .size = sizeof(hearth_open_opts) }

@@ -45,6 +45,9 @@ engine *cli_engine(const options *o, const char *path, bool one_user, error *err
     e.memory_budget = (size_t)(o->memory_budget * 1e9);
     e.prefill_chunk = (int)o->prefill_chunk;
     e.batch = one_user ? 1 : (int)o->batch;
+    e.kv_quant = o->kv_quant;
+    e.kv_group = (int)o->kv_group;
+    e.kv_late = e.compat_mlx_lm && strcmp(o->verb, "logits") == 0;
     e.queue_max = (int)o->queue;
     return engine_open(&e, err);
 }

@@ -75,7 +75,8 @@ int hearth_open(const char *path, const hearth_open_opts *opts, hearth_model **o
                       .device = {.threads = o.threads},
                       .batch = o.batch,
                       .context_length = o.context_length,
-                      .memory_budget = o.memory_budget};
+                      .memory_budget = o.memory_budget,
+                      .kv_quant = o.kv_quant};
     if (o.numerics && !numerics_parse(str_of(o.numerics), &eo.device.num)) {
         error_set(&err, ERR_INVALID, "numerics is '%.40s'; it must be default, f32, int8 or strict", o.numerics);
         return fail(&err);

@@ -37,6 +37,7 @@ static bool memory_open(engine *e, const engine_opts *o, error *err) {
     device *d = e->parts.device;
     kv_spec spec = *model_kv_spec(e->parts.model);
     spec.type = d->num == NUM_F32 ? DT_F32 : DT_F16;
+    spec.both = o->kv_late;
     plan_in in = {.budget = o->memory_budget ? o->memory_budget : plan_default_budget(),
                   .weights = e->info->weight_bytes,
                   .workspace = e->info->workspace_bytes,
@@ -117,6 +118,7 @@ engine *engine_start(engine_parts *parts, const engine_opts *o, error *err) {
     e->queue_end = &e->queue;
     e->info = model_describe(e->parts.model);
     e->queue_max = o->queue_max;
+    e->kv_late = o->kv_late;
     e->rows_max = e->parts.device->rows_max;
     e->chunk = MIN(o->prefill_chunk, e->rows_max);
     e->batch = MIN(o->batch, e->rows_max);

@@ -16,6 +16,10 @@ typedef struct engine_opts {
     int context_length;   /* 0: the model's own, capped by memory */
     size_t memory_budget; /* bytes; 0: three quarters of RAM or of the cgroup's limit */
     int prefill_chunk;    /* rows of one prompt in a step; 0: 512 */
+    const char *kv_quant; /* how keys and values are kept, as model_opts says; NULL: as they are */
+    int kv_group;         /* columns a scale; 0: 64 */
+    bool kv_late;         /* prompts see keys and values as they were before coding, replies as coded: mlx-lm's way, for
+                             comparing with it. Nothing can be shared between requests then */
     int64_t prompt_cache; /* bytes for what earlier requests left; 0: the plan's choice, -1: none. Cut to what fits */
 } engine_opts;
 engine *engine_open(const engine_opts *o, error *err);

@@ -112,7 +112,9 @@ void fingerprint_write(char *out, size_t n, const engine *e, const engine_opts *
     const device *d = e->parts.device;
     const char *level =
         strcmp(d->vt->name, "cpu") ? "" : device_cpu_level(d); /* products of float weights depend on it */
-    uint64_t reading[] = {e->parts.weights_id, o->compat_mlx_lm, (uint64_t)o->context_length};
+    const char *kv = e->info->kv.scheme;
+    uint64_t reading[] = {e->parts.weights_id, o->compat_mlx_lm, (uint64_t)o->context_length,
+                          XXH3_64bits(kv, strlen(kv)), o->kv_late};
     snprintf(out, n, "hearth-%s-%02x%02x%02x%02x-%s%s-%s-%012llx", HEARTH_VERSION, build[0], build[1], build[2],
              build[3], d->vt->name, level, numerics_name(d->num),
              (unsigned long long)XXH3_64bits(reading, sizeof reading) & 0xffffffffffffull);

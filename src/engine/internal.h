@@ -253,6 +253,7 @@ struct engine {
     char *id; /* owns */
     const model_info *info;
     int32_t batch, queue_max, chunk, rows_max, out_max, n_workers;
+    bool kv_late; /* engine_opts */
     plan plan;
     kv_cache *kv;
     state_store *state; /* recurrent state of `batch` sequences; NULL: the model has none */

@@ -44,10 +44,13 @@ engine *engine_open(const engine_opts *asked, error *err) {
     if (!o->batch) o->batch = BATCH;
     if (!o->queue_max) o->queue_max = QUEUE;
     if (!o->prefill_chunk) o->prefill_chunk = CHUNK;
+    if (o->kv_late) o->prompt_cache = -1;
     engine_parts p = {0};
     device_opts dev = o->device;
     if (!dev.rows_max) dev.rows_max = o->prefill_chunk + o->batch;
     model_opts mo = {.compat_mlx_lm = o->compat_mlx_lm, .context = o->context_length, .plan_only = true};
+    mo.kv_quant = o->kv_quant;
+    mo.kv_group = o->kv_group;
     /* The headers first: a model that does not fit is refused before any weight is read. */
     p.checkpoint = checkpoint_open(o->model_path, err);
     if (p.checkpoint) p.device = device_cpu_open(&dev, err);

@@ -222,6 +222,7 @@ static void step_add(engine *e, gen *g, int32_t n) {
     step_part *p = &e->part[s->n_seqs];
     step_seq *out = &e->seqs[s->n_seqs++];
     *out = (step_seq){.row0 = s->n_rows, .n_rows = n, .pos0 = q->n_computed, .slot = q->slot};
+    out->uncoded = e->kv_late && q->n_computed < g->n_prompt - 1;
     for (int k = 0; k < KV_GROUPS; k++) out->page[k] = q->page[k];
     if (g->hidden) s->hidden = tensor_f32(e->hidden, e->out_max, e->info->width);
     p->g = g;
@@ -290,6 +291,7 @@ static void fill_prefill(engine *e) {
         if (running_index(e, g) < 0) continue; /* preempted for another's pages */
         int32_t n = MIN(missing(g), MAX(1, left / (n_want + 1)));
         if (g->sink.prompt) n = MIN(n, e->out_max - e->batch - (e->step.n_out - e->step.n_seqs));
+        if (e->kv_late && g->seq.n_computed < g->n_prompt - 1) n = MIN(n, g->n_prompt - 1 - g->seq.n_computed);
         if (n <= 0) continue;
         if (!pages_make(e, g, n)) continue;
         step_add(e, g, n);

@@ -168,6 +168,9 @@ bool work_make(model *m, bool plan_only, error *err); /* runs fam->work; one all
 int32_t kv_layer_add(model *m, config *c, int32_t heads, int32_t k_width, int32_t v_width, int32_t window);
 /* One head whose values are the first v_width columns of its keys, kept once. */
 int32_t kv_latent_add(model *m, config *c, int32_t k_width, int32_t v_width);
+/* Codes for all layers as model_opts asks (kv_scheme.c); fills info.kv and kv_bytes_per_token. ERR_INVALID for a word
+ * that is none, ERR_UNSUPPORTED for what this model cannot have. */
+bool kv_scheme_apply(model *m, config *c, const char *how, int group, error *err);
 /* Adds a layer to the recurrent state. Returns its index for conv1d_state and delta_rule. */
 int32_t state_layer_add(model *m, const state_layer *l);
 

@@ -50,14 +50,15 @@ static void describe(model *m, const config *c) {
 }
 
 /* Everything that needs no weights: the family's tables against the checkpoint's headers. */
-static bool plan_make(model *m, config *c, bool plan_only, error *err) {
+static bool plan_make(model *m, config *c, const model_opts *o, error *err) {
     m->fam->configure(m, c);
     if (c->err.code) {
         if (err) *err = c->err;
         return false;
     }
     describe(m, c);
-    return config_eos(c, m->a, &m->info.eos, &m->info.n_eos, err) && bindings_make(m, c, err) &&
+    const bool plan_only = o && o->plan_only;
+    return kv_scheme_apply(m, c, o ? o->kv_quant : NULL, o ? o->kv_group : 0, err) && config_eos(c, m->a, &m->info.eos, &m->info.n_eos, err) && bindings_make(m, c, err) &&
            work_make(m, plan_only, err);
 }
 
@@ -79,7 +80,7 @@ model *model_open(checkpoint *from, device *d, const model_opts *o, error *err) 
     m->rows_max = o && o->rows_max ? o->rows_max : d->rows_max;
     m->kv.type = d->num == NUM_F32 ? DT_F32 : DT_F16;
     bool plan_only = o && o->plan_only;
-    if (plan_make(m, &c, plan_only, err) && (plan_only || bindings_load(m, &c, err))) return m;
+    if (plan_make(m, &c, o, err) && (plan_only || bindings_load(m, &c, err))) return m;
     model_close(m);
     return NULL;
 }

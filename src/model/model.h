@@ -11,7 +11,18 @@ typedef struct model_opts {
     int context;    /* positions a sequence shall hold; 0: the model's own. Beyond longrope's original context: its long
                        factors */
     bool plan_only; /* read headers and compute sizes; load no weights */
+    const char *kv_quant; /* how keys and values are kept: NULL or "off": as they are; "8" or "4" bits; "config": as the
+                             model's kv_config.json says; "turbo" or "turbo:kKvV" (docs/kv-cache.md) */
+    int kv_group;         /* columns a scale: 32, 64 or 128; 0: 64 */
 } model_opts;
+
+/* How a model keeps its keys and values. */
+typedef struct kv_summary {
+    char scheme[32];        /* for the keys of caches: "f16", "kv8", "kv4g32", "config:<hash>", "turbo-k8v3" */
+    char mode[32];          /* for people: "f16", "uniform-kv8", "mixed (kv_config.json)", "turbo k8v3" */
+    int32_t n_by_bits[9];   /* layers by the bits of their values; [0]: not coded */
+    int32_t n_full, n_windowed; /* the same layers by their attention */
+} kv_summary;
 
 /* What others need to know of a model. Sizes are exact. */
 typedef struct model_info {
@@ -25,6 +36,7 @@ typedef struct model_info {
                             experts) */
     size_t file_bytes;
     size_t kv_bytes_per_token; /* over all layers of full attention */
+    kv_summary kv;
     size_t state_bytes;        /* recurrent state of one sequence */
     size_t workspace_bytes;    /* activations, planned at load */
     const int32_t *eos;        /* [n_eos] from config and generation_config; the tokenizer's comes in addition */

@@ -38,9 +38,10 @@ static int32_t kv_add(model *m, config *c, kv_layer l, int32_t window) {
         m->kv.layer = m->kv_layers = grown;
     }
     l.group = g;
+    l.of = m->state.n_layers; /* every layer before this one has added itself to the state or to the cache; */
+    for (int32_t i = 0; i < n; i++) l.of += m->kv_layers[i].v_width > 0;
+    l.of -= l.v_width == 0; /* an indexer's keys follow those of its layer */
     m->kv_layers[n] = l;
-    size_t columns = (size_t)(l.k_width + (l.latent ? 0 : l.v_width));
-    if (!window) m->info.kv_bytes_per_token += (size_t)l.heads * columns * dtype_bytes(m->kv.type);
     return m->kv.n_layers++;
 }
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 class OpenOpts(c.Structure):
     _fields_ = [("size", c.c_size_t), ("numerics", c.c_char_p), ("threads", c.c_int), ("context_length", c.c_int),
-                ("memory_budget", c.c_uint64), ("batch", c.c_int)]
+                ("memory_budget", c.c_uint64), ("batch", c.c_int), ("kv_quant", c.c_char_p)]
 
 
 class GenOpts(c.Structure):
