@@ -53,8 +53,7 @@ static bool entry_apply(model *m, const json *entry, size_t n, int usual, error 
         return error_set(err, ERR_FORMAT, "layer %lld: group_size must be 32, 64 or 128, not %lld", (long long)of,
                          (long long)group);
     kv_layer *l = layer_find(m, of);
-    if (!l)
-        return error_set(err, ERR_UNSUPPORTED, "layer %lld keeps no keys and values of its own", (long long)of);
+    if (!l) return error_set(err, ERR_UNSUPPORTED, "layer %lld keeps no keys and values of its own", (long long)of);
     if (l->k.bits) return error_set(err, ERR_FORMAT, "layer %lld is named twice", (long long)of);
     layer_code(l, (int)bits, (int)group);
     return true;
@@ -159,10 +158,11 @@ bool kv_scheme_apply(model *m, config *c, const char *how, int group, error *err
     } else if (turbo_parse(how, &k, &v)) {
         ok = turbo_apply(m, k, v, group, err);
     } else {
-        ok = error_field(err, ERR_INVALID, "kv-quant",
-                         "kv-quant must be off, 8, 4, config, turbo or turbo:kKvV with K of 2, 4, 5, 8 and V of 2, 3, 4, "
-                         "5, 8, not '%.40s'",
-                         how);
+        ok = error_field(
+            err, ERR_INVALID, "kv-quant",
+            "kv-quant must be off, 8, 4, config, turbo or turbo:kKvV with K of 2, 4, 5, 8 and V of 2, 3, 4, "
+            "5, 8, not '%.40s'",
+            how);
     }
     if (ok) summarise(m);
     return ok;

@@ -58,7 +58,8 @@ static bool plan_make(model *m, config *c, const model_opts *o, error *err) {
     }
     describe(m, c);
     const bool plan_only = o && o->plan_only;
-    return kv_scheme_apply(m, c, o ? o->kv_quant : NULL, o ? o->kv_group : 0, err) && config_eos(c, m->a, &m->info.eos, &m->info.n_eos, err) && bindings_make(m, c, err) &&
+    return kv_scheme_apply(m, c, o ? o->kv_quant : NULL, o ? o->kv_group : 0, err) &&
+           config_eos(c, m->a, &m->info.eos, &m->info.n_eos, err) && bindings_make(m, c, err) &&
            work_make(m, plan_only, err);
 }
 

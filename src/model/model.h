@@ -18,9 +18,9 @@ typedef struct model_opts {
 
 /* How a model keeps its keys and values. */
 typedef struct kv_summary {
-    char scheme[32];        /* for the keys of caches: "f16", "kv8", "kv4g32", "config:<hash>", "turbo-k8v3" */
-    char mode[32];          /* for people: "f16", "uniform-kv8", "mixed (kv_config.json)", "turbo k8v3" */
-    int32_t n_by_bits[9];   /* layers by the bits of their values; [0]: not coded */
+    char scheme[32];            /* for the keys of caches: "f16", "kv8", "kv4g32", "config:<hash>", "turbo-k8v3" */
+    char mode[32];              /* for people: "f16", "uniform-kv8", "mixed (kv_config.json)", "turbo k8v3" */
+    int32_t n_by_bits[9];       /* layers by the bits of their values; [0]: not coded */
     int32_t n_full, n_windowed; /* the same layers by their attention */
 } kv_summary;
 
@@ -37,9 +37,9 @@ typedef struct model_info {
     size_t file_bytes;
     size_t kv_bytes_per_token; /* over all layers of full attention */
     kv_summary kv;
-    size_t state_bytes;        /* recurrent state of one sequence */
-    size_t workspace_bytes;    /* activations, planned at load */
-    const int32_t *eos;        /* [n_eos] from config and generation_config; the tokenizer's comes in addition */
+    size_t state_bytes;     /* recurrent state of one sequence */
+    size_t workspace_bytes; /* activations, planned at load */
+    const int32_t *eos;     /* [n_eos] from config and generation_config; the tokenizer's comes in addition */
     size_t n_eos;
     char quantization[64]; /* "4-bit g64", "Q4_K", "bf16", "mixed 4/8" */
     bool gives_hidden;     /* the family fills step.hidden */

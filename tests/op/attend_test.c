@@ -29,13 +29,17 @@ typedef struct attn_case {
     kv_code k, v; /* how they are kept */
 } attn_case;
 
-#define CASE(name, heads, ratio, kw, vw, n, window, softcap, gain, sinks, type, bound, latent) \
-    { name, heads, ratio, kw, vw, n, window, softcap, gain, sinks, type, bound, latent, {0}, {0} }
-#define CODED(name, kb, vb, group, heads, ratio, kw, vw, n, window, softcap, gain, type, bound, latent)                \
-    {                                                                                                                 \
-        name, heads, ratio, kw, vw, n, window, softcap, gain, false, type, bound, latent, {kb, false, group}, {       \
-            vb, false, group                                                                                          \
-        }                                                                                                             \
+#define CASE(name, heads, ratio, kw, vw, n, window, softcap, gain, sinks, type, bound, latent)   \
+    {                                                                                            \
+        name, heads, ratio, kw, vw, n, window, softcap, gain, sinks, type, bound, latent, {0}, { \
+            0                                                                                    \
+        }                                                                                        \
+    }
+#define CODED(name, kb, vb, group, heads, ratio, kw, vw, n, window, softcap, gain, type, bound, latent)         \
+    {                                                                                                           \
+        name, heads, ratio, kw, vw, n, window, softcap, gain, false, type, bound, latent, {kb, false, group}, { \
+            vb, false, group                                                                                    \
+        }                                                                                                       \
     }
 
 /* One sequence's inputs and what came out. */
@@ -70,17 +74,12 @@ static void seq_free(seq_data *s) {
 }
 
 static kv_layer layer_of(const attn_case *c) {
-    return (kv_layer){
-        .heads = c->heads, .k_width = c->kw, .v_width = c->vw, .latent = c->latent, .k = c->k, .v = c->v};
+    return (kv_layer){.heads = c->heads, .k_width = c->kw, .v_width = c->vw, .latent = c->latent, .k = c->k, .v = c->v};
 }
 static kv_cache *cache_new(device *d, const attn_case *c, int n_pages) {
     const kv_layer l = layer_of(c), layers[2] = {l, l};
-    kv_spec spec = {.n_layers = 2,
-                    .n_groups = 1,
-                    .layer = layers,
-                    .window = {c->window},
-                    .n_pages = {n_pages},
-                    .type = c->type};
+    kv_spec spec = {
+        .n_layers = 2, .n_groups = 1, .layer = layers, .window = {c->window}, .n_pages = {n_pages}, .type = c->type};
     error err = {0};
     kv_cache *kv = d->vt->kv_new(d, &spec, &err);
     if (!kv) fail_msg("%s", err.msg);
@@ -292,7 +291,8 @@ static void test_company_and_threads(void **state) {
  * see, and in the unused part of the last page, must not matter, whatever it is. */
 static void test_released_pages_and_stale_bytes(void **state) {
     enum { N = 300, WIN = 70, W = 32 };
-    kv_layer layers[2] = {{.heads = 1, .k_width = W, .v_width = W}, {.heads = 1, .k_width = W, .v_width = W, .group = 1}};
+    kv_layer layers[2] = {{.heads = 1, .k_width = W, .v_width = W},
+                          {.heads = 1, .k_width = W, .v_width = W, .group = 1}};
     kv_spec spec = {
         .n_layers = 2, .n_groups = 2, .layer = layers, .window = {0, WIN}, .n_pages = {5, 5}, .type = DT_F16};
     float q[N * W], k[N * W], v[N * W], got[2][2][W];
@@ -343,7 +343,8 @@ static void test_released_pages_and_stale_bytes(void **state) {
 enum { KEPT_ROWS = 64 };
 /* The values [KEPT_ROWS,w] as the cache gives them back: rows that see themselves only, with a probability of 1. */
 static void values_kept(device *d, float *y, const float *x, int w, kv_code v) {
-    const attn_case c = {.heads = 1, .ratio = 1, .kw = 16, .vw = w, .type = DT_F16, .window = 1, .k = {8, false, 32}, .v = v};
+    const attn_case c = {
+        .heads = 1, .ratio = 1, .kw = 16, .vw = w, .type = DT_F16, .window = 1, .k = {8, false, 32}, .v = v};
     float k[KEPT_ROWS * 16] = {0};
     int32_t page = 0;
     kv_cache *kv = cache_new(d, &c, 1);
@@ -476,7 +477,8 @@ static void test_coded_extremes(void **state) {
             for (int i = 0; i < KEPT_ROWS * W; i++) assert_true(fabsf(y[i]) <= 140000);
             for (int k = 0; k < W; k++) {
                 assert_true(y[k] == 0 && fabsf(y[6 * W + k]) < 1e-6f);
-                if (!codes[c].rotated) assert_true(y[W + k] == 3.25f && y[2 * W + k] == -0.75f && y[4 * W + k] == 65504);
+                if (!codes[c].rotated)
+                    assert_true(y[W + k] == 3.25f && y[2 * W + k] == -0.75f && y[4 * W + k] == 65504);
             }
             assert_true(fabsf(y[3 * W + 7] - 60000) < (codes[c].bits == 3 ? 12000 : 600));
         }

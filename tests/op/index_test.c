@@ -63,7 +63,8 @@ static void seq_free(seq_data *s) {
     free(s->qi), free(s->ki), free(s->w), free(s->q), free(s->k), free(s->o), free(s->chosen);
 }
 static kv_cache *cache_new(device *d, const index_case *c) {
-    kv_layer layers[2] = {{.heads = 1, .k_width = c->Di}, {.heads = 1, .k_width = c->Dk, .v_width = c->Dv, .latent = true}};
+    kv_layer layers[2] = {{.heads = 1, .k_width = c->Di},
+                          {.heads = 1, .k_width = c->Dk, .v_width = c->Dv, .latent = true}};
     error err = {0};
     kv_cache *kv = d->vt->kv_new(
         d, &(kv_spec){.n_layers = 2, .n_groups = 1, .layer = layers, .n_pages = {64}, .type = c->type}, &err);

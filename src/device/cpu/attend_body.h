@@ -1,5 +1,5 @@
-/* Attention over the cache. Included by vec_*.c after v16_*.h and vec_body.h. Not here: how keys and values come into the
- * cache and out of it (kv_body.h), the layout and life of pages (internal.h, kv.c). The mechanism is told in
+/* Attention over the cache. Included by vec_*.c after v16_*.h and vec_body.h. Not here: how keys and values come into
+ * the cache and out of it (kv_body.h), the layout and life of pages (internal.h, kv.c). The mechanism is told in
  * docs/attention.md.
  *
  * What fixes the bits of one query row: scores are sums over the columns in order; blocks of KV_PAGE positions from

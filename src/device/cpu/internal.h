@@ -78,7 +78,7 @@ int rope_angles(device *d, const int32_t *pos, int n, const rope_table *r, const
  */
 typedef struct kv_part {
     kv_code how;
-    int32_t width, pad, groups;         /* pad: width rounded up to 16; columns of rows past the width are 0 or unread */
+    int32_t width, pad, groups; /* pad: width rounded up to 16; columns of rows past the width are 0 or unread */
     size_t at, scale_at, offset_at, end; /* in a head, bytes; codes are followed by at least 16 bytes */
 } kv_part;
 typedef struct cpu_kv_layer {

@@ -15,10 +15,11 @@ static bool code_check(const kv_code *c, const char *what, int layer, error *err
                             : c->bits >= 2 && c->bits <= 8 && c->bits != 7 &&
                                   (c->group == 32 || c->group == 64 || c->group == 128);
     return !c->bits || known ||
-           error_set(err, ERR_UNSUPPORTED,
-                     "%s of KV layer %d in %d bits%s, group %d; affine codes have 2, 3, 4, 5, 6 or 8 bits and groups of "
-                     "32, 64 or 128, rotated ones 2, 3, 4, 5 or 8 bits",
-                     what, layer, c->bits, c->rotated ? " rotated" : "", c->group);
+           error_set(
+               err, ERR_UNSUPPORTED,
+               "%s of KV layer %d in %d bits%s, group %d; affine codes have 2, 3, 4, 5, 6 or 8 bits and groups of "
+               "32, 64 or 128, rotated ones 2, 3, 4, 5 or 8 bits",
+               what, layer, c->bits, c->rotated ? " rotated" : "", c->group);
 }
 
 static bool spec_check(const kv_spec *s, error *err) {

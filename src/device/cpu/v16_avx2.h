@@ -131,8 +131,8 @@ V_INL vi vi_load_u8(const uint8_t *p) {
     return (vi){_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
 }
 /* Every lane takes the two bytes that hold its code to its low half. */
-#define V_TWO_BYTES(i) ((i) * bits / 8 | ((i) * bits / 8 + 1) << 8 | (int)0x80800000)
-#define V_SHIFT(i)     ((i) * bits % 8)
+#define V_TWO_BYTES(i) ((i)*bits / 8 | ((i)*bits / 8 + 1) << 8 | (int)0x80800000)
+#define V_SHIFT(i)     ((i)*bits % 8)
 #define V_LANES(f, i)  f(i), f(i + 1), f(i + 2), f(i + 3), f(i + 4), f(i + 5), f(i + 6), f(i + 7)
 V_INL vi vi_unpack(const uint8_t *p, const int bits) {
     if (bits == 8) return vi_load_u8(p);

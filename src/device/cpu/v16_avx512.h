@@ -117,10 +117,9 @@ V_INL vi vi_load_u8(const uint8_t *p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 /* Every lane takes the two bytes that hold its code to its low half. */
-#define V_TWO_BYTES(i) ((i) * bits / 8 | ((i) * bits / 8 + 1) << 8 | (int)0x80800000)
-#define V_SHIFT(i)     ((i) * bits % 8)
-#define V_LANES(f) \
-    f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
+#define V_TWO_BYTES(i) ((i)*bits / 8 | ((i)*bits / 8 + 1) << 8 | (int)0x80800000)
+#define V_SHIFT(i)     ((i)*bits % 8)
+#define V_LANES(f)     f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
 V_INL vi vi_unpack(const uint8_t *p, const int bits) {
     if (bits == 8) return vi_load_u8(p);
     vi x = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p));
