@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "grammar_internal.h"
 
-enum { NODES_MAX = 1 << 21, DEPTH_MAX = 600, STRIP_DEPTH = 40 };
+enum { NODES_MAX = 1 << 21, DEPTH_MAX = 600, STRIP_DEPTH = 40, LEFT_DEPTH = 4000 };
 
 #define GROW(p, n, cap, more)                                              \
     do {                                                                   \
@@ -256,17 +256,51 @@ static bool productive(const builder *b, gx x) {
     default: return true;
     }
 }
-/* Rules are visited again only while something changes; each round costs the size of the grammar. */
+static void calls_of(const builder *b, gx x, ids *out) {
+    const gx_node *n = &b->x[x];
+    if (n->kind == X_RULE) ids_push(out, (int32_t)n->a);
+    if (n->kind == X_REP || n->kind == X_AND) calls_of(b, n->a, out);
+    if (n->kind == X_AND) calls_of(b, n->b, out);
+    for (uint32_t i = 0; (n->kind == X_SEQ || n->kind == X_ALT) && i < n->b; i++) calls_of(b, b->kid[n->a + i], out);
+}
+/* A rule is looked at again when one that it calls has changed. */
 static void rules_settle(builder *b) {
-    for (uint32_t i = 0; i < b->n_rule; i++) b->rule[i].nullable = b->rule[i].productive = false;
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (uint32_t i = b->n_rule; i-- > 0;) {
-            gx_rule *r = &b->rule[i];
-            if (!r->nullable && gx_nullable(b, r->body)) r->nullable = changed = true;
-            if (!r->productive && productive(b, r->body)) r->productive = changed = true;
-        }
+    const uint32_t n = b->n_rule;
+    ids call = {0};
+    uint32_t *from = mem_alloc((n + 2) * sizeof *from), *caller, *queue = mem_alloc((n + 1) * sizeof *queue);
+    size_t *at = mem_alloc((n + 1) * sizeof *at);
+    uint8_t *queued = mem_alloc(n + 1);
+    for (uint32_t i = 0; i < n; i++) {
+        b->rule[i].nullable = b->rule[i].productive = false;
+        calls_of(b, b->rule[i].body, &call);
+        at[i] = call.n;
     }
+    for (size_t i = 0; i < call.n; i++) from[call.p[i] + 1]++;
+    for (uint32_t i = 0; i < n; i++) from[i + 1] += from[i];
+    caller = mem_alloc((call.n + 1) * sizeof *caller);
+    uint32_t *fill = mem_alloc((n + 1) * sizeof *fill);
+    for (uint32_t i = 0, k = 0; i < n; i++)
+        for (; k < at[i]; k++) caller[from[call.p[k]] + fill[call.p[k]]++] = i;
+    uint32_t n_queue = 0;
+    for (uint32_t i = 0; i < n; i++) queue[n_queue++] = i, queued[i] = 1;
+    while (n_queue) {
+        uint32_t i = queue[--n_queue];
+        gx_rule *r = &b->rule[i];
+        queued[i] = 0;
+        bool nullable = gx_nullable(b, r->body), ends = productive(b, r->body);
+        if (nullable == r->nullable && ends == r->productive) continue;
+        r->nullable = nullable;
+        r->productive = ends;
+        for (uint32_t k = from[i]; k < from[i + 1]; k++)
+            if (!queued[caller[k]]) queue[n_queue++] = caller[k], queued[caller[k]] = 1;
+    }
+    ids_free(&call);
+    free(from);
+    free(caller);
+    free(queue);
+    free(at);
+    free(queued);
+    free(fill);
 }
 
 /* ---- left recursion ---------------------------------------------------------------------------------------------- */
@@ -332,8 +366,8 @@ static bool left_rule(left_walk *w, uint32_t rule) {
         builder_fail(w->b, "rule %s is left-recursive through other rules, which is not supported", r->name);
         return false;
     }
-    if (++w->depth > 2000) {
-        builder_fail(w->b, "rules call each other too deeply at their start: more than 2000");
+    if (++w->depth > LEFT_DEPTH) {
+        builder_fail(w->b, "rules call each other too deeply at their start: more than %d", LEFT_DEPTH);
         return false;
     }
     r->mark = MARK_OPEN;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "grammar_schema.h"
 
-enum { PATTERNS_MAX = 5, PLACES_MAX = 60000, PREFIX_MAX = 100 };
+enum { PATTERNS_MAX = 5, MEMBERS_MAX = 3000, PLACES_MAX = 60000, PREFIX_MAX = 100 };
 
 typedef struct object {
     schemas *s;
@@ -163,49 +163,51 @@ static gx member_other(object *o) {
     return x;
 }
 
-/* What may follow when all declared members are through and `done` were written. */
-static gx tail(object *o, gx other, uint32_t done) {
+/* Members that are not declared, when all declared ones are through and `done` were written; *end: none is fine too. */
+static gx others(object *o, gx other, uint32_t done, bool *end) {
     builder *b = o->s->b;
     const uint32_t min = o->f->members_min, max = o->f->members_max;
     uint32_t lo = min > done ? min - done : 0, hi = max == GX_INF ? GX_INF : max - done;
-    if (other == GX_NEVER || hi == 0) return lo ? GX_NEVER : GX_EMPTY;
+    *end = lo == 0;
+    if (other == GX_NEVER || hi == 0) return GX_NEVER;
     gx next = GX_SEQ(b, o->s->f->comma, other);
-    if (done) return gx_rep(b, next, lo, hi);
-    gx list = GX_SEQ(b, other, gx_rep(b, next, lo ? lo - 1 : 0, hi == GX_INF ? GX_INF : hi - 1));
-    return lo ? list : gx_opt(b, list);
+    return GX_SEQ(b, other, gx_rep(b, next, lo ? lo - 1 : 0, hi == GX_INF ? GX_INF : hi - 1));
 }
-/* rest[c]: what may follow the members before i when c of them were written (c capped). Built from the last to the
- * first, each a rule, because what follows is shared. */
+static gx as_rule(object *o, gx x) { /* what is used more than once must be a rule */
+    builder *b = o->s->b;
+    if (x == GX_NEVER || x == GX_EMPTY || b->failed) return x;
+    uint32_t rule = gx_rule_new(b, o->path);
+    gx_rule_define(b, rule, x);
+    return gx_call(b, rule);
+}
+/* next[c]: the members from i on, at least one, when c were written before (c capped); ends[c]: there may be none. Built
+ * from the last to the first. */
 static gx members(object *o) {
     builder *b = o->s->b;
     const uint32_t min = o->f->members_min, max = o->f->members_max, n = (uint32_t)o->n;
     uint32_t needed = 0;
     for (uint32_t i = 0; i < n; i++) needed += o->needed[i];
     if (needed > max || min > max) return GX_NEVER;
-    uint32_t cap = max < GX_INF && max < n ? n : min > needed ? MAX(MIN(min, n), 1u) : 1;
-    if (max < GX_INF && max >= n) cap = MAX(cap, n); /* counts go on among the others */
-    if ((uint64_t)cap * n > PLACES_MAX)
-        return schema_fail(o->s, o->path, "minProperties or maxProperties with %u declared properties is too large", n);
-    gx other = member_other(o), *rest = mem_alloc((cap + 2) * sizeof *rest), *now = mem_alloc((cap + 2) * sizeof *now);
-    for (uint32_t c = 0; c <= cap; c++) rest[c] = c > max ? GX_NEVER : tail(o, other, c);
+    uint32_t cap = max < GX_INF ? n : min > needed ? MAX(MIN(min, n), 1u) : 1;
+    if (n > MEMBERS_MAX || (uint64_t)cap * n > PLACES_MAX)
+        return schema_fail(o->s, o->path, "%u declared properties, counted up to %u, are too many", n, cap);
+    gx other = member_other(o), *next = mem_alloc((cap + 2) * sizeof *next);
+    bool *ends = mem_alloc(cap + 2);
+    for (uint32_t c = 0; c <= cap; c++) next[c] = c > max ? GX_NEVER : as_rule(o, others(o, other, c, &ends[c]));
     for (uint32_t i = n; i-- > 0 && !b->failed;) {
-        gx one = member_declared(o, o->key[i]);
-        for (uint32_t c = 0; c <= MIN(i, cap); c++) {
+        gx one = as_rule(o, member_declared(o, o->key[i]));
+        for (uint32_t c = 0; c <= MIN(i, cap); c++) { /* upwards: [c] is what comes after i until it is overwritten */
             uint32_t then = MIN(c + 1, cap);
-            gx with = then > max ? GX_NEVER : GX_SEQ(b, c ? o->s->f->comma : GX_EMPTY, one, rest[then]);
-            gx x = o->needed[i] ? with : GX_ALT(b, with, rest[c]);
-            if (b->x[x].depth > 0) {
-                uint32_t rule = gx_rule_new(b, o->path);
-                gx_rule_define(b, rule, x);
-                x = gx_call(b, rule);
-            }
-            now[c] = x;
+            gx after = next[then] == GX_NEVER ? GX_NEVER : GX_SEQ(b, o->s->f->comma, next[then]);
+            if (ends[then]) after = gx_opt(b, after);
+            gx with = then > max ? GX_NEVER : GX_SEQ(b, one, after);
+            next[c] = as_rule(o, o->needed[i] ? with : GX_ALT(b, with, next[c]));
+            ends[c] = ends[c] && !o->needed[i];
         }
-        memcpy(rest, now, (MIN(i, cap) + 1) * sizeof *rest);
     }
-    gx x = rest[0];
-    free(rest);
-    free(now);
+    gx x = ends[0] ? gx_opt(b, next[0]) : next[0];
+    free(next);
+    free(ends);
     return x;
 }
 gx schema_object(schemas *s, const flat *f, const char *path) {
