@@ -39,7 +39,7 @@ typedef struct grammar_spec {
     str text;
     const str *choice; /* [n_choices] */
     size_t n_choices;
-    bool compact; /* no white space between JSON tokens */
+    bool compact;      /* no white space between JSON tokens */
     const char *field; /* request field, the start of paths in errors; NULL: "schema" or the like */
     grammar_tools tools;
     bool (*warn)(void *arg, const char *text); /* a tool whose schema does not compile is free; may be NULL */
@@ -55,18 +55,19 @@ grammar *grammar_keep(grammar *g);
 void grammar_drop(grammar *g);
 size_t grammar_bytes(const grammar *g); /* memory of the compiled form, without caches */
 
-/* ---- following a reply (grammar_match.c, grammar_mask.c) ---------------------------------------------------------- */
+/* ---- following a reply (grammar_match.c, grammar_mask.c) ----------------------------------------------------------
+ */
 /* The position of one reply. Used by one thread at a time; matchers of one grammar may be used at the same time. */
 typedef struct matcher matcher;
-matcher *matcher_new(grammar *g);           /* keeps a reference to g */
-void matcher_free(matcher *m);              /* may be NULL */
+matcher *matcher_new(grammar *g);              /* keeps a reference to g */
+void matcher_free(matcher *m);                 /* may be NULL */
 void matcher_copy(matcher *to, matcher *from); /* both of one grammar: to is where from is (for drafts and rollback) */
 void matcher_reset(matcher *m);
 /* False, and no change, when the grammar does not allow it. */
 bool matcher_accept(matcher *m, int32_t id);
 bool matcher_accept_bytes(matcher *m, str s); /* beyond 512 bytes a part may have been taken when it is false */
-bool matcher_can_end(matcher *m); /* what came so far is a whole text */
-bool matcher_done(matcher *m);    /* can_end, and nothing can follow */
+bool matcher_can_end(matcher *m);             /* what came so far is a whole text */
+bool matcher_done(matcher *m);                /* can_end, and nothing can follow */
 /* Bit i % 64 of word i / 64: token i may come next; end-of-reply tokens when the text may end here. n_logits bits, the
  * rest of the last word 0. Borrows until the next call. NULL: past a limit on ambiguity (the reply cannot go on). */
 const uint64_t *matcher_mask(matcher *m);

@@ -21,8 +21,7 @@ static gx build_choice(builder *b, const grammar_spec *s) {
 }
 static gx build(builder *b, const grammar_spec *s) {
     json_forms f;
-    if (s->text.n > TEXT_MAX)
-        return builder_fail(b, "%s has %zu bytes; at most %d", s->field, s->text.n, TEXT_MAX);
+    if (s->text.n > TEXT_MAX) return builder_fail(b, "%s has %zu bytes; at most %d", s->field, s->text.n, TEXT_MAX);
     if (utf8_valid(s->text) != s->text.n) return builder_fail(b, "%s is not UTF-8", s->field);
     switch (s->kind) {
     case GRAMMAR_REGEX: return regex_build(b, s->text, 0, s->field);

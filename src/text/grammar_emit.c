@@ -1,6 +1,7 @@
-/* Expressions become a program: places that consume a byte (BRANCH), choose (SPLIT), call a rule (CALL), count (LOOP) or
- * run two programs side by side (AND). Equal places are made once, so a class of characters is a minimal automaton and
- * a list of words is a trie. Places that can never lead to an end are left out. Not here: running it (grammar_match.c). */
+/* Expressions become a program: places that consume a byte (BRANCH), choose (SPLIT), call a rule (CALL), count (LOOP)
+ * or run two programs side by side (AND). Equal places are made once, so a class of characters is a minimal automaton
+ * and a list of words is a trie. Places that can never lead to an end are left out. Not here: running it
+ * (grammar_match.c). */
 #include <stdlib.h>
 #include <xxhash.h>
 #include "grammar_internal.h"
@@ -16,12 +17,12 @@ typedef struct emitter {
     uint32_t n_slots;
 } emitter;
 
-#define GROW(p, n, cap, more)                                              \
-    do {                                                                   \
-        if ((n) + (more) > (cap)) {                                        \
-            (cap) = MAX((cap) * 2, (n) + (more) + 64);                     \
-            (p) = mem_resize((p), (size_t)(cap) * sizeof *(p));            \
-        }                                                                  \
+#define GROW(p, n, cap, more)                                   \
+    do {                                                        \
+        if ((n) + (more) > (cap)) {                             \
+            (cap) = MAX((cap)*2, (n) + (more) + 64);            \
+            (p) = mem_resize((p), (size_t)(cap) * sizeof *(p)); \
+        }                                                       \
     } while (0)
 
 static uint32_t fail(emitter *e, const char *what) {

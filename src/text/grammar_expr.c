@@ -1,17 +1,17 @@
-/* Expressions: what the front ends of grammars build. Constructors simplify as they go; gx_check makes a finished set of
- * rules fit for a machine that works from left to right. Not here: the program (grammar_emit.c). */
+/* Expressions: what the front ends of grammars build. Constructors simplify as they go; gx_check makes a finished set
+ * of rules fit for a machine that works from left to right. Not here: the program (grammar_emit.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include "grammar_internal.h"
 
 enum { NODES_MAX = 1 << 21, DEPTH_MAX = 600, STRIP_DEPTH = 40, LEFT_DEPTH = 4000 };
 
-#define GROW(p, n, cap, more)                                              \
-    do {                                                                   \
-        if ((n) + (more) > (cap)) {                                        \
-            (cap) = MAX((cap) * 2, (n) + (more) + 64);                     \
-            (p) = mem_resize((p), (size_t)(cap) * sizeof *(p));            \
-        }                                                                  \
+#define GROW(p, n, cap, more)                                   \
+    do {                                                        \
+        if ((n) + (more) > (cap)) {                             \
+            (cap) = MAX((cap)*2, (n) + (more) + 64);            \
+            (p) = mem_resize((p), (size_t)(cap) * sizeof *(p)); \
+        }                                                       \
     } while (0)
 
 /* ---- sets of code points ----------------------------------------------------------------------------------------- */
@@ -186,11 +186,10 @@ gx gx_rep(builder *b, gx kid, uint32_t min, uint32_t max) {
 gx gx_and(builder *b, gx left, gx right, bool negate) {
     if (left == GX_NEVER) return GX_NEVER;
     if (right == GX_NEVER) return negate ? left : GX_NEVER;
-    return node_add(b, (gx_node){.kind = X_AND,
-                                 .a = left,
-                                 .b = right,
-                                 .negate = negate,
-                                 .depth = MAX(deeper(b, left), deeper(b, right))});
+    return node_add(
+        b,
+        (gx_node){
+            .kind = X_AND, .a = left, .b = right, .negate = negate, .depth = MAX(deeper(b, left), deeper(b, right))});
 }
 size_t gx_token_mark(char out[4], int32_t id) {
     out[0] = (char)TOKEN_MARK;
@@ -327,8 +326,7 @@ static void rule_unwind(builder *b, uint32_t rule) {
         } /* else r: r, which says nothing */
     }
     if (tail.n || head.n < count)
-        b->rule[rule].body =
-            GX_SEQ(b, gx_alt(b, head.p, head.n), gx_rep(b, gx_alt(b, tail.p, tail.n), 0, GX_INF));
+        b->rule[rule].body = GX_SEQ(b, gx_alt(b, head.p, head.n), gx_rep(b, gx_alt(b, tail.p, tail.n), 0, GX_INF));
     free(tail.p);
     free(head.p);
 }

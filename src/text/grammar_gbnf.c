@@ -121,7 +121,8 @@ static gx atom(scan *c, bool nested) {
         c->depth--;
         return x;
     }
-    return name_char(ch) ? gx_call(b, rule_named(b, name_take(c))) : scan_bad(c, "a name, string, class or group is expected");
+    return name_char(ch) ? gx_call(b, rule_named(b, name_take(c)))
+                         : scan_bad(c, "a name, string, class or group is expected");
 }
 static gx repeated(scan *c, gx x, bool nested) {
     for (;;) {

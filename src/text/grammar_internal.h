@@ -1,8 +1,9 @@
 /* grammar_internal: what the grammar files share.
  *
- * A front end (grammar_regex.c, grammar_rules.c, grammar_schema*.c, grammar_tools.c) builds expressions (grammar_expr.c);
- * grammar_emit.c turns them into a program of few kinds of nodes; grammar_match.c runs it: sets of program places with
- * shared stacks, made into a lazy deterministic automaton; grammar_mask.c walks the vocabulary's trie with it. */
+ * A front end (grammar_regex.c, grammar_rules.c, grammar_schema*.c, grammar_tools.c) builds expressions
+ * (grammar_expr.c); grammar_emit.c turns them into a program of few kinds of nodes; grammar_match.c runs it: sets of
+ * program places with shared stacks, made into a lazy deterministic automaton; grammar_mask.c walks the vocabulary's
+ * trie with it. */
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
@@ -72,8 +73,8 @@ gx gx_alt(builder *b, const gx *kid, size_t n);
 gx gx_rep(builder *b, gx kid, uint32_t min, uint32_t max);
 gx gx_and(builder *b, gx left, gx right, bool negate);
 gx gx_token(builder *b, int32_t id); /* one special token */
-#define GX_SEQ(b, ...) gx_seq(b, (const gx[]){__VA_ARGS__}, sizeof((const gx[]){__VA_ARGS__}) / sizeof(gx))
-#define GX_ALT(b, ...) gx_alt(b, (const gx[]){__VA_ARGS__}, sizeof((const gx[]){__VA_ARGS__}) / sizeof(gx))
+#define GX_SEQ(b, ...)  gx_seq(b, (const gx[]){__VA_ARGS__}, sizeof((const gx[]){__VA_ARGS__}) / sizeof(gx))
+#define GX_ALT(b, ...)  gx_alt(b, (const gx[]){__VA_ARGS__}, sizeof((const gx[]){__VA_ARGS__}) / sizeof(gx))
 #define GX_LIT(b, text) gx_lit(b, STR(text))
 static inline gx gx_opt(builder *b, gx kid) {
     return gx_rep(b, kid, 0, 1);
@@ -92,7 +93,8 @@ bool gx_nullable(const builder *b, gx x); /* after gx_check */
  * repetitions never repeat the empty text. */
 bool gx_check(builder *b, gx *root);
 
-/* ---- regular expressions (grammar_regex.c) ------------------------------------------------------------------------ */
+/* ---- regular expressions (grammar_regex.c) ------------------------------------------------------------------------
+ */
 enum {
     REGEX_QUOTED = 1, /* of the content of a JSON string: characters that must be escaped are */
     REGEX_SEARCH = 2, /* it is enough to match somewhere */
@@ -103,7 +105,8 @@ gx regex_build(builder *b, str pattern, unsigned flags, const char *where);
 /* A class of the body of a regex ("a-z0-9\n"), for other front ends: from s.p[*at] up to the bracket; false: failed. */
 bool regex_class(builder *b, str s, size_t *at, unsigned flags, cp_set *out, const char *where);
 
-/* ---- JSON's own texts (grammar_json.c) ---------------------------------------------------------------------------- */
+/* ---- JSON's own texts (grammar_json.c) ----------------------------------------------------------------------------
+ */
 gx json_chars(builder *b, const cp_set *s, bool quoted); /* one character, escaped where JSON must */
 gx json_any_char(builder *b);                            /* in every spelling JSON has */
 gx json_literal(builder *b, str s);                      /* the content of a string, spelled as json_write does */
@@ -116,7 +119,8 @@ gx json_constant(builder *b, const json_forms *f, const json *v); /* exactly thi
 gx json_object_of(builder *b, const json_forms *f, gx members);   /* in braces, with space */
 gx json_array_of(builder *b, const json_forms *f, gx items);
 
-/* ---- front ends ---------------------------------------------------------------------------------------------------- */
+/* ---- front ends ----------------------------------------------------------------------------------------------------
+ */
 gx gbnf_build(builder *b, str text, const char *where); /* grammar_gbnf.c */
 gx lark_build(builder *b, str text, const char *where); /* grammar_lark.c */
 /* What both share: named rules, made on first mention; literals; counts. */
@@ -141,8 +145,8 @@ typedef enum op_kind { OP_ACCEPT, OP_HOLE, OP_RET, OP_BRANCH, OP_SPLIT, OP_CALL,
 typedef struct op {
     uint8_t kind;
     bool negate;
-    uint32_t a, b, c; /* BRANCH: edges at, n. SPLIT: targets at, n. CALL: rule, next. LOOP: body, next. AND: left, right,
-                         next */
+    uint32_t a, b, c;  /* BRANCH: edges at, n. SPLIT: targets at, n. CALL: rule, next. LOOP: body, next. AND: left,
+                          right,  next */
     uint32_t min, max; /* LOOP */
 } op;
 typedef struct op_edge {
@@ -159,7 +163,7 @@ typedef struct program {
     uint32_t *entry; /* of rules */
     uint32_t n_rule;
     uint32_t root;
-    uint8_t cls[256]; /* bytes that no edge tells apart have one class */
+    uint8_t cls[256];  /* bytes that no edge tells apart have one class */
     uint8_t byte[256]; /* one byte of each class */
     int32_t n_cls;
 } program;
@@ -199,16 +203,16 @@ struct grammar {
     pthread_mutex_t mu;   /* all below */
     void *block;          /* owns the tables */
     size_t block_bytes;
-    set_table k, s; /* continuations; states */
-    uint32_t *trans;              /* [s.cap * n_cls] */
-    uint8_t *flags;               /* [s.cap] */
-    uint32_t *uniform;            /* [s.cap] where any safe character leads; 0: not known, UNKNOWN: nowhere in common */
-    uint32_t *base, *base_k;      /* [s.cap] the state with its common continuation cut off; 0: not known */
+    set_table k, s;          /* continuations; states */
+    uint32_t *trans;         /* [s.cap * n_cls] */
+    uint8_t *flags;          /* [s.cap] */
+    uint32_t *uniform;       /* [s.cap] where any safe character leads; 0: not known, UNKNOWN: nowhere in common */
+    uint32_t *base, *base_k; /* [s.cap] the state with its common continuation cut off; 0: not known */
     uint32_t *and_left, *and_right; /* [n_op] first states of AND; UNKNOWN: not yet */
     struct alive_pair {
         uint32_t left, right;
         uint8_t verdict;
-    } *alive; /* [ALIVE_CAP] */
+    } * alive; /* [ALIVE_CAP] */
     uint32_t n_alive;
     bool overflow; /* a table was full: the result of this call is void */
     /* scratch of a closure */
@@ -242,8 +246,8 @@ bool state_tidy(grammar *g, bool must); /* frees states nobody holds when room i
 /* ---- the vocabulary's tries (grammar_vocab.c) -------------------------------------------------------------------- */
 enum { TOKEN_BYTES_MAX = 512, SAFE_CHARS_MAX = 32, TOKEN_MARK = 0xFF };
 typedef struct token_node {
-    uint32_t skip; /* nodes of this subtree */
-    int32_t token; /* -1: none ends here */
+    uint32_t skip;  /* nodes of this subtree */
+    int32_t token;  /* -1: none ends here */
     uint16_t depth; /* bytes up to here, at least 1 */
     uint8_t byte;
 } token_node;

@@ -101,9 +101,9 @@ void json_forms_init(builder *b, json_forms *f, bool compact) {
     gx items = GX_SEQ(b, f->value, gx_rep(b, GX_SEQ(b, f->comma, f->value), 0, GX_INF));
     f->object = shared(b, "object", json_object_of(b, f, gx_opt(b, members)));
     f->array = shared(b, "array", json_array_of(b, f, gx_opt(b, items)));
-    gx_rule_define(b, value,
-                   GX_ALT(b, f->object, f->array, f->string, f->number, GX_LIT(b, "true"), GX_LIT(b, "false"),
-                          GX_LIT(b, "null")));
+    gx_rule_define(
+        b, value,
+        GX_ALT(b, f->object, f->array, f->string, f->number, GX_LIT(b, "true"), GX_LIT(b, "false"), GX_LIT(b, "null")));
 }
 
 static gx list_of(builder *b, const json_forms *f, const gx_list *l) {

@@ -9,16 +9,29 @@ enum { GROUP_DEPTH = 150 };
 static const struct {
     const char *name, *regex;
 } common[] = {
-    {"DIGIT", "[0-9]"}, {"HEXDIGIT", "[0-9a-fA-F]"}, {"INT", "[0-9]+"}, {"SIGNED_INT", "[+-]?[0-9]+"},
+    {"DIGIT", "[0-9]"},
+    {"HEXDIGIT", "[0-9a-fA-F]"},
+    {"INT", "[0-9]+"},
+    {"SIGNED_INT", "[+-]?[0-9]+"},
     {"DECIMAL", "[0-9]+\\.[0-9]*|\\.[0-9]+"},
     {"FLOAT", "[0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
     {"SIGNED_FLOAT", "[+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)"},
     {"NUMBER", "[0-9]+([eE][+-]?[0-9]+)?|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
     {"SIGNED_NUMBER", "[+-]?([0-9]+([eE][+-]?[0-9]+)?|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)"},
-    {"ESCAPED_STRING", "\"([^\"\\\\\\n]|\\\\.)*\""}, {"LCASE_LETTER", "[a-z]"}, {"UCASE_LETTER", "[A-Z]"},
-    {"LETTER", "[A-Za-z]"}, {"WORD", "[A-Za-z]+"}, {"CNAME", "[_A-Za-z][_A-Za-z0-9]*"}, {"WS_INLINE", "[ \\t]+"},
-    {"WS", "[ \\t\\f\\r\\n]+"}, {"CR", "\\r"}, {"LF", "\\n"}, {"NEWLINE", "(\\r?\\n)+"}, {"SH_COMMENT", "#[^\\n]*"},
-    {"CPP_COMMENT", "//[^\\n]*"}, {"SQL_COMMENT", "--[^\\n]*"},
+    {"ESCAPED_STRING", "\"([^\"\\\\\\n]|\\\\.)*\""},
+    {"LCASE_LETTER", "[a-z]"},
+    {"UCASE_LETTER", "[A-Z]"},
+    {"LETTER", "[A-Za-z]"},
+    {"WORD", "[A-Za-z]+"},
+    {"CNAME", "[_A-Za-z][_A-Za-z0-9]*"},
+    {"WS_INLINE", "[ \\t]+"},
+    {"WS", "[ \\t\\f\\r\\n]+"},
+    {"CR", "\\r"},
+    {"LF", "\\n"},
+    {"NEWLINE", "(\\r?\\n)+"},
+    {"SH_COMMENT", "#[^\\n]*"},
+    {"CPP_COMMENT", "//[^\\n]*"},
+    {"SQL_COMMENT", "--[^\\n]*"},
 };
 
 typedef struct lark {
@@ -88,7 +101,8 @@ static gx string_atom(lark *l) {
     if (take(l, "..")) {
         if (!take(l, "\"") || !scan_string(&l->c, &z)) goto out;
         uint32_t lo = a.n ? utf8_get(a.p, &n) : 1, hi = z.n ? utf8_get(z.p, &m) : 0;
-        x = lo <= hi && n == a.n && m == z.n ? gx_range(l->c.b, lo, hi) : scan_bad(&l->c, "a range needs two characters");
+        x = lo <= hi && n == a.n && m == z.n ? gx_range(l->c.b, lo, hi)
+                                             : scan_bad(&l->c, "a range needs two characters");
     } else {
         bool fold = next(l) == 'i' && !(l->c.at + 1 < l->c.s.n && name_char(l->c.s.p[l->c.at + 1]));
         if (fold) l->c.at++;
@@ -239,7 +253,8 @@ static void statement(lark *l) {
         scan_bad(&l->c, "a directive that is not supported");
         return;
     }
-    while (take(l, "?") || take(l, "!")) {}
+    while (take(l, "?") || take(l, "!")) {
+    }
     str name = name_take(l);
     uint32_t priority;
     if (take(l, ".")) scan_count(&l->c, &priority);
@@ -261,7 +276,8 @@ gx lark_build(builder *b, str text, const char *where) {
         size_t at = l.c.at;
         statement(&l);
         skip(&l, false);
-        if (!b->failed && next(&l) && !strchr("\r\n", next(&l)) && l.c.at >= at) scan_bad(&l.c, "a new line is expected");
+        if (!b->failed && next(&l) && !strchr("\r\n", next(&l)) && l.c.at >= at)
+            scan_bad(&l.c, "a new line is expected");
     }
     gx_rule_define(b, l.ignore, gx_rep(b, gx_alt(b, l.ignored.p, l.ignored.n), 0, GX_INF));
     free(l.ignored.p);

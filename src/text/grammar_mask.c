@@ -2,9 +2,9 @@
  * nothing the whole subtree is skipped.
  *
  * Two things make it fast. A state that takes any safe character and stays what it is (inside of a string) takes every
- * token of safe characters: those come from a table, and only the other tokens are walked; with a counter, those of up to
- * so many characters. And the innermost part of a grammar (a string, a number) does not depend on what surrounds it: its
- * mask is computed once with the surroundings cut off, and what crosses its end is looked up for each. */
+ * token of safe characters: those come from a table, and only the other tokens are walked; with a counter, those of up
+ * to so many characters. And the innermost part of a grammar (a string, a number) does not depend on what surrounds it:
+ * its mask is computed once with the surroundings cut off, and what crosses its end is looked up for each. */
 #include <stdlib.h>
 #include "grammar_internal.h"
 

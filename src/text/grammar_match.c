@@ -145,9 +145,7 @@ static void closure_visit(grammar *g, const item w) {
         for (uint32_t i = 0; i < o->b; i++) closure_add(g, p->target[o->a + i], 0, 0, w.k);
         break;
     case OP_RET: closure_return(g, w.k); break;
-    case OP_CALL:
-        closure_add(g, p->entry[o->a], 0, 0, o->b == PC_RET ? w.k : k_single(g, o->b, 0, w.k));
-        break;
+    case OP_CALL: closure_add(g, p->entry[o->a], 0, 0, o->b == PC_RET ? w.k : k_single(g, o->b, 0, w.k)); break;
     case OP_LOOP:
         if (w.x >= o->min) closure_add(g, o->b, 0, 0, w.k);
         if (w.x < o->max) {
@@ -540,7 +538,7 @@ static void tables_lay(grammar *g, uint8_t *at, size_t *bytes) {
 }
 bool machine_open(grammar *g, error *err) {
     size_t bytes;
-    tables_lay(g, NULL, &bytes); /* measures */
+    tables_lay(g, NULL, &bytes);        /* measures */
     g->block = mem_try(bytes, 64, err); /* mostly address space: pages come with use */
     if (!g->block) return false;
     g->block_bytes = bytes;

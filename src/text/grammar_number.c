@@ -7,7 +7,7 @@
 
 enum { DIGITS_MAX = 400, MULTIPLE_MAX = 20000 };
 
-typedef struct decimal { /* of a value that is not negative */
+typedef struct decimal {                      /* of a value that is not negative */
     char whole[DIGITS_MAX], frac[DIGITS_MAX]; /* no leading zeros but one; no trailing zeros */
     int n_whole, n_frac;
     bool negative;
@@ -132,8 +132,8 @@ static gx at_most(numbers *n, const decimal *d, bool strict) {
 /* Magnitudes between two bounds, each may be absent. */
 static gx between(numbers *n, const decimal *low, bool low_strict, const decimal *high, bool high_strict) {
     builder *b = n->b;
-    gx any = GX_SEQ(b, GX_ALT(b, GX_LIT(b, "0"), GX_SEQ(b, gx_range(b, '1', '9'), digits(b, 0, GX_INF))),
-                    some_fraction(n));
+    gx any =
+        GX_SEQ(b, GX_ALT(b, GX_LIT(b, "0"), GX_SEQ(b, gx_range(b, '1', '9'), digits(b, 0, GX_INF))), some_fraction(n));
     gx x = low ? at_least(n, low, low_strict) : any;
     if (!high) return x;
     gx y = at_most(n, high, high_strict);
@@ -177,7 +177,8 @@ static gx multiple(schemas *s, const json *v, bool whole, const char *path) {
         return schema_fail(s, path, "more than %d steps of digits; this multiple is not supported", MULTIPLE_MAX);
     const uint32_t M = (uint32_t)m, D = (uint32_t)d.n_frac;
     uint32_t first = b->n_rule;
-    for (uint32_t i = 0; i < M * (D + 2); i++) gx_rule_new(b, "multipleOf"); /* [0]: before the point; [1+j] behind it */
+    for (uint32_t i = 0; i < M * (D + 2); i++)
+        gx_rule_new(b, "multipleOf"); /* [0]: before the point; [1+j] behind it */
     if (b->failed) return GX_NEVER;
     for (uint32_t j = 0; j < D + 2; j++)
         for (uint32_t r = 0; r < M && !b->failed; r++) {

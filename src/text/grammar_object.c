@@ -1,5 +1,5 @@
-/* Objects and arrays of a schema. Members come in the order in which the schema declares them, optional ones may be left
- * out, then come those that are not declared: one order, so that the automaton need not remember what was written.
+/* Objects and arrays of a schema. Members come in the order in which the schema declares them, optional ones may be
+ * left out, then come those that are not declared: one order, so that the automaton need not remember what was written.
  * Not here: values (grammar_schema.c). */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,14 +43,17 @@ static void collect(object *o) {
     for (size_t i = 0; i < o->f->parts.n; i++) {
         const snode part = o->f->parts.p[i];
         const json *props = json_get(part.j, "properties"), *pats = json_get(part.j, "patternProperties");
-        if (props && !json_is(props, JSON_OBJECT)) schema_fail(s, path_add(s, part.path, STR("properties")), "must be an object");
-        if (pats && !json_is(pats, JSON_OBJECT)) schema_fail(s, path_add(s, part.path, STR("patternProperties")), "must be an object");
+        if (props && !json_is(props, JSON_OBJECT))
+            schema_fail(s, path_add(s, part.path, STR("properties")), "must be an object");
+        if (pats && !json_is(pats, JSON_OBJECT))
+            schema_fail(s, path_add(s, part.path, STR("patternProperties")), "must be an object");
         if (s->b->failed) return;
         for (uint32_t k = 0; props && k < props->n; k++) key_add(o, props->members[k].key);
         for (uint32_t k = 0; pats && k < pats->n; k++) {
             json *node = arena_alloc(s->b->a, sizeof *node);
             *node = json_of_str(pats->members[k].key);
-            pattern_add(o, (snode){node, path_add(s, path_add(s, part.path, STR("patternProperties")), pats->members[k].key)});
+            pattern_add(
+                o, (snode){node, path_add(s, path_add(s, part.path, STR("patternProperties")), pats->members[k].key)});
         }
     }
     for (size_t i = 0; i < o->f->required.n; i++) {
@@ -106,8 +109,8 @@ static bool part_allows(object *o, const snode part, str name, unsigned matched,
     bool covered = false;
     for (uint32_t k = 0; declared && props && k < props->n; k++)
         if (str_eq(props->members[k].key, name)) {
-            snode_push(out, (snode){&props->members[k].value,
-                                    path_add(s, path_add(s, part.path, STR("properties")), name)});
+            snode_push(out,
+                       (snode){&props->members[k].value, path_add(s, path_add(s, part.path, STR("properties")), name)});
             covered = true;
             break;
         }
@@ -180,8 +183,8 @@ static gx as_rule(object *o, gx x) { /* what is used more than once must be a ru
     gx_rule_define(b, rule, x);
     return gx_call(b, rule);
 }
-/* next[c]: the members from i on, at least one, when c were written before (c capped); ends[c]: there may be none. Built
- * from the last to the first. */
+/* next[c]: the members from i on, at least one, when c were written before (c capped); ends[c]: there may be none.
+ * Built from the last to the first. */
 static gx members(object *o) {
     builder *b = o->s->b;
     const uint32_t min = o->f->members_min, max = o->f->members_max, n = (uint32_t)o->n;
@@ -255,8 +258,10 @@ gx schema_array(schemas *s, const flat *f, const char *path) {
     const uint32_t min = f->items_min, max = f->items_max;
     uint32_t prefix = 0;
     for (size_t k = 0; k < f->parts.n; k++) prefix = MAX(prefix, part_prefix(f->parts.p[k].j));
-    if (prefix > PREFIX_MAX) return schema_fail(s, path, "%u prefix items; at most %d are supported", prefix, PREFIX_MAX);
-    if (f->unique && max > 1) return schema_fail(s, f->unique, "this keyword is not supported (an automaton cannot compare)");
+    if (prefix > PREFIX_MAX)
+        return schema_fail(s, path, "%u prefix items; at most %d are supported", prefix, PREFIX_MAX);
+    if (f->unique && max > 1)
+        return schema_fail(s, f->unique, "this keyword is not supported (an automaton cannot compare)");
     if (min > max) return GX_NEVER;
     gx item = item_at(s, f, prefix);
     gx more = GX_SEQ(b, s->f->comma, item);

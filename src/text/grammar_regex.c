@@ -1,6 +1,6 @@
 /* Regular expressions as expressions: the syntax of ECMAScript and of Python's and Rust's engines where they agree.
- * A pattern is parsed to a tree, then built: anchors say where it must begin and end; a lookahead that runs to the end of
- * the pattern is an intersection. What has no meaning for an automaton (back references, word borders) is an error.
+ * A pattern is parsed to a tree, then built: anchors say where it must begin and end; a lookahead that runs to the end
+ * of the pattern is an intersection. What has no meaning for an automaton (back references, word borders) is an error.
  * Not here: the splitting of text before tokenising (tokenizer_regex.c). */
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,18 +100,51 @@ static const struct {
     const char *name;
     uint32_t mask;
 } categories[] = {
-    {"L", UC_L}, {"Letter", UC_L}, {"M", UC_M}, {"Mark", UC_M}, {"N", UC_N}, {"Number", UC_N}, {"P", UC_P},
-    {"Punctuation", UC_P}, {"S", UC_S}, {"Symbol", UC_S},
+    {"L", UC_L},
+    {"Letter", UC_L},
+    {"M", UC_M},
+    {"Mark", UC_M},
+    {"N", UC_N},
+    {"Number", UC_N},
+    {"P", UC_P},
+    {"Punctuation", UC_P},
+    {"S", UC_S},
+    {"Symbol", UC_S},
     {"Z", UC_BIT(UC_Zs) | UC_BIT(UC_Zl) | UC_BIT(UC_Zp)},
     {"C", UC_BIT(UC_Cc) | UC_BIT(UC_Cf) | UC_BIT(UC_Co) | UC_BIT(UC_Cn)},
-    {"Alphabetic", UC_L | UC_BIT(UC_Nl)}, {"Lu", UC_BIT(UC_Lu)}, {"Uppercase_Letter", UC_BIT(UC_Lu)},
-    {"Ll", UC_BIT(UC_Ll)}, {"Lowercase_Letter", UC_BIT(UC_Ll)}, {"Lt", UC_BIT(UC_Lt)}, {"Lm", UC_BIT(UC_Lm)},
-    {"Lo", UC_BIT(UC_Lo)}, {"Mn", UC_BIT(UC_Mn)}, {"Mc", UC_BIT(UC_Mc)}, {"Me", UC_BIT(UC_Me)}, {"Nd", UC_BIT(UC_Nd)},
-    {"Decimal_Number", UC_BIT(UC_Nd)}, {"digit", UC_BIT(UC_Nd)}, {"Nl", UC_BIT(UC_Nl)}, {"No", UC_BIT(UC_No)},
-    {"Pc", UC_BIT(UC_Pc)}, {"Pd", UC_BIT(UC_Pd)}, {"Ps", UC_BIT(UC_Ps)}, {"Pe", UC_BIT(UC_Pe)}, {"Pi", UC_BIT(UC_Pi)},
-    {"Pf", UC_BIT(UC_Pf)}, {"Po", UC_BIT(UC_Po)}, {"Sm", UC_BIT(UC_Sm)}, {"Sc", UC_BIT(UC_Sc)}, {"Sk", UC_BIT(UC_Sk)},
-    {"So", UC_BIT(UC_So)}, {"Zs", UC_BIT(UC_Zs)}, {"Zl", UC_BIT(UC_Zl)}, {"Zp", UC_BIT(UC_Zp)}, {"Cc", UC_BIT(UC_Cc)},
-    {"Control", UC_BIT(UC_Cc)}, {"Cf", UC_BIT(UC_Cf)},
+    {"Alphabetic", UC_L | UC_BIT(UC_Nl)},
+    {"Lu", UC_BIT(UC_Lu)},
+    {"Uppercase_Letter", UC_BIT(UC_Lu)},
+    {"Ll", UC_BIT(UC_Ll)},
+    {"Lowercase_Letter", UC_BIT(UC_Ll)},
+    {"Lt", UC_BIT(UC_Lt)},
+    {"Lm", UC_BIT(UC_Lm)},
+    {"Lo", UC_BIT(UC_Lo)},
+    {"Mn", UC_BIT(UC_Mn)},
+    {"Mc", UC_BIT(UC_Mc)},
+    {"Me", UC_BIT(UC_Me)},
+    {"Nd", UC_BIT(UC_Nd)},
+    {"Decimal_Number", UC_BIT(UC_Nd)},
+    {"digit", UC_BIT(UC_Nd)},
+    {"Nl", UC_BIT(UC_Nl)},
+    {"No", UC_BIT(UC_No)},
+    {"Pc", UC_BIT(UC_Pc)},
+    {"Pd", UC_BIT(UC_Pd)},
+    {"Ps", UC_BIT(UC_Ps)},
+    {"Pe", UC_BIT(UC_Pe)},
+    {"Pi", UC_BIT(UC_Pi)},
+    {"Pf", UC_BIT(UC_Pf)},
+    {"Po", UC_BIT(UC_Po)},
+    {"Sm", UC_BIT(UC_Sm)},
+    {"Sc", UC_BIT(UC_Sc)},
+    {"Sk", UC_BIT(UC_Sk)},
+    {"So", UC_BIT(UC_So)},
+    {"Zs", UC_BIT(UC_Zs)},
+    {"Zl", UC_BIT(UC_Zl)},
+    {"Zp", UC_BIT(UC_Zp)},
+    {"Cc", UC_BIT(UC_Cc)},
+    {"Control", UC_BIT(UC_Cc)},
+    {"Cf", UC_BIT(UC_Cf)},
 };
 static bool class_property(regex *r, bool negate, cp_set *out) {
     str rest = str_slice(r->s, r->at, r->s.n);
@@ -216,8 +249,8 @@ static bool class_named(regex *r, cp_set *out) { /* [:alpha:] and the like */
     static const struct {
         const char *name;
         uint8_t range[8];
-    } posix[] = {{"[:alpha:]", "AZaz"}, {"[:digit:]", "09"},     {"[:alnum:]", "09AZaz"}, {"[:upper:]", "AZ"},
-                 {"[:lower:]", "az"},   {"[:xdigit:]", "09AFaf"}, {"[:space:]", "\t\r  "},  {"[:punct:]", "!/:@[`{~"}};
+    } posix[] = {{"[:alpha:]", "AZaz"}, {"[:digit:]", "09"},      {"[:alnum:]", "09AZaz"}, {"[:upper:]", "AZ"},
+                 {"[:lower:]", "az"},   {"[:xdigit:]", "09AFaf"}, {"[:space:]", "\t\r  "}, {"[:punct:]", "!/:@[`{~"}};
     for (size_t i = 0; i < COUNT(posix); i++) {
         if (!take(r, posix[i].name)) continue;
         for (int k = 0; k < 8 && posix[i].range[k]; k += 2) cp_add(out, posix[i].range[k], posix[i].range[k + 1]);
@@ -279,9 +312,12 @@ static r_node *set_node(regex *r, cp_set *s) {
 static r_node *parse_group(regex *r) {
     bool look = false, negate = false;
     if (take(r, "?")) {
-        if (take(r, "=")) look = true;
-        else if (take(r, "!")) look = negate = true;
-        else if (peek(r, "<=") || peek(r, "<!")) return bad(r, "a lookbehind, which is not supported");
+        if (take(r, "="))
+            look = true;
+        else if (take(r, "!"))
+            look = negate = true;
+        else if (peek(r, "<=") || peek(r, "<!"))
+            return bad(r, "a lookbehind, which is not supported");
         else if (take(r, "P<") || take(r, "<")) {
             while (more(r) && !peek(r, ">")) r->at++;
             if (!take(r, ">")) return bad(r, "a group name without >");
@@ -361,10 +397,14 @@ static r_node *parse_repeat(regex *r) {
     r_node *n = parse_atom(r);
     while (n && more(r)) {
         uint32_t min, max;
-        if (take(r, "*")) min = 0, max = GX_INF;
-        else if (take(r, "+")) min = 1, max = GX_INF;
-        else if (take(r, "?")) min = 0, max = 1;
-        else if (!braces_take(r, &min, &max)) break;
+        if (take(r, "*"))
+            min = 0, max = GX_INF;
+        else if (take(r, "+"))
+            min = 1, max = GX_INF;
+        else if (take(r, "?"))
+            min = 0, max = 1;
+        else if (!braces_take(r, &min, &max))
+            break;
         if (max < min) return bad(r, "a repetition whose counts run backwards");
         if (!take(r, "?")) take(r, "+"); /* lazy and possessive forms match the same texts here */
         r_node *rep = node(r, R_REP);
@@ -436,8 +476,9 @@ static gx build_seq(regex *r, r_node *const *kid, size_t n, r_place p) {
             gx_push(&l, gx_and(r->b, rest, look, k->negate));
             break;
         }
-        gx_push(&l, build(r, k, (r_place){.lead = p.lead && i == 0, .trail = p.trail && i + 1 == n,
-                                          .last = p.last && i + 1 == n}));
+        gx_push(&l, build(r, k,
+                          (r_place){
+                              .lead = p.lead && i == 0, .trail = p.trail && i + 1 == n, .last = p.last && i + 1 == n}));
     }
     out = gx_seq(r->b, l.p, l.n);
     free(l.p);
@@ -472,7 +513,8 @@ static gx build(regex *r, const r_node *n, r_place p) {
         }
         return wrap(r, gx_rep(b, build(r, n->kid[0], (r_place){0}), n->min, n->max), p);
     case R_LOOK: return build_seq(r, (r_node *const[]){(r_node *)n}, 1, p);
-    default: return wrap(r, GX_EMPTY, (r_place){.lead = n->kind == R_END && p.lead, .trail = n->kind == R_BEGIN && p.trail});
+    default:
+        return wrap(r, GX_EMPTY, (r_place){.lead = n->kind == R_END && p.lead, .trail = n->kind == R_BEGIN && p.trail});
     }
 }
 /* An anchor with text on its outer side can never match; the place says whether there is any. */
@@ -506,7 +548,8 @@ gx regex_build(builder *b, str pattern, unsigned flags, const char *where) {
     r_node *n = parse_alt(&r);
     if (b->failed) return GX_NEVER;
     if (r.at < pattern.n) return bad(&r, "a ) without a group"), GX_NEVER;
-    if (!anchors_fit(n, true, true)) return bad(&r, "an anchor inside of the pattern, which is not supported"), GX_NEVER;
+    if (!anchors_fit(n, true, true))
+        return bad(&r, "an anchor inside of the pattern, which is not supported"), GX_NEVER;
     bool search = flags & REGEX_SEARCH;
     return build(&r, n, (r_place){search, search, true});
 }

@@ -1,6 +1,6 @@
 /* JSON Schema (draft 2020-12, and what drafts 4 to 7 spell otherwise) becomes expressions. Schemas that apply together
- * ($ref with its neighbours, allOf, a branch of anyOf) are first laid on top of each other, keyword by keyword; then each
- * type that is left gets its texts. Every list of schemas is a rule made once, so recursion is just a call.
+ * ($ref with its neighbours, allOf, a branch of anyOf) are first laid on top of each other, keyword by keyword; then
+ * each type that is left gets its texts. Every list of schemas is a rule made once, so recursion is just a call.
  *
  * A keyword that restricts and is not built is an error that names its path; annotations and unknown names are free.
  * docs/grammar.md lists both. Not here: objects, arrays (grammar_object.c), numbers, strings. */
@@ -180,12 +180,12 @@ static bool count_of(const key_in *k, uint32_t *out) {
     *out = (uint32_t)MIN(json_real(k->v, 0), 1e9);
     return true;
 }
-#define KEY_COUNT(name, member, pick)                        \
-    static bool name(const key_in *k) {                      \
-        uint32_t v;                                          \
-        if (!count_of(k, &v)) return false;                  \
-        k->f->member = pick(k->f->member, v);                \
-        return true;                                         \
+#define KEY_COUNT(name, member, pick)         \
+    static bool name(const key_in *k) {       \
+        uint32_t v;                           \
+        if (!count_of(k, &v)) return false;   \
+        k->f->member = pick(k->f->member, v); \
+        return true;                          \
     }
 KEY_COUNT(key_length_min, length_min, MAX)
 KEY_COUNT(key_length_max, length_max, MIN)
@@ -370,12 +370,12 @@ static void flat_copy(flat *to, const flat *f) {
     *to = *f;
     to->values = mem_alloc((f->n_values + 1) * sizeof *to->values);
     if (f->n_values) memcpy(to->values, f->values, f->n_values * sizeof *to->values);
-    snodes *own[] = {&to->multiple, &to->pattern, &to->format, &to->not, &to->parts,
+    snodes *own[] = {&to->multiple, &to->pattern, &to->format,  &to->not, &to->parts,
                      &to->required, &to->names,   &to->choices, &to->seen};
     for (size_t i = 0; i < COUNT(own); i++) *own[i] = snodes_copy(own[i]);
 }
 static void flat_deinit(flat *f) {
-    snodes *own[] = {&f->multiple, &f->pattern, &f->format, &f->not, &f->parts,
+    snodes *own[] = {&f->multiple, &f->pattern, &f->format,  &f->not, &f->parts,
                      &f->required, &f->names,   &f->choices, &f->seen};
     for (size_t i = 0; i < COUNT(own); i++) free(own[i]->p);
     free(f->values);
@@ -407,7 +407,8 @@ static gx build_values(schemas *s, const flat *f, const char *path) {
     for (size_t i = 0; i < f->n_values; i++) {
         if (!value_fits(f, f->values[i])) continue;
         gx x = json_constant(b, s->f, f->values[i]);
-        if (f->values[i]->type == JSON_STRING && (f->pattern.n || f->format.n || f->length_min || f->length_max != GX_INF)) {
+        if (f->values[i]->type == JSON_STRING &&
+            (f->pattern.n || f->format.n || f->length_min || f->length_max != GX_INF)) {
             if (strings == GX_NEVER) strings = schema_string(s, f, path);
             x = gx_and(b, x, strings, false);
         }
@@ -442,23 +443,23 @@ static gx build_types(schemas *s, const flat *f, const char *path) {
 static gx without(schemas *s, flat *f, gx (*build)(schemas *, const flat *, const char *), const char *path) {
     builder *b = s->b;
     gx_list cut = {0};
-    for (size_t i = 0; i < f->not.n && !b->failed; i++) {
+    for (size_t i = 0; i < f->not .n && !b->failed; i++) {
         flat n;
         flat_init(&n);
-        snode inner = f->not.p[i];
+        snode inner = f->not .p[i];
         if (!flatten(s, &n, inner, 0)) {
             flat_deinit(&n);
             break;
         }
         flat bare = n;
         bool only_types = !n.has_values && !n.choices.n && !n.parts.n && !n.required.n && !n.names.n && !n.low.v &&
-                          !n.high.v && !n.multiple.n && !n.pattern.n && !n.format.n && !n.not.n && !n.length_min &&
+                          !n.high.v && !n.multiple.n && !n.pattern.n && !n.format.n && !n.not .n && !n.length_min &&
                           n.length_max == GX_INF && !n.items_min && n.items_max == GX_INF && !n.members_min &&
                           n.members_max == GX_INF && !n.unique;
-        bool texts = n.has_values && !n.choices.n && !n.not.n && !n.parts.n;
+        bool texts = n.has_values && !n.choices.n && !n.not .n && !n.parts.n;
         for (size_t k = 0; k < n.n_values; k++)
             texts &= n.values[k]->type != JSON_OBJECT && n.values[k]->type != JSON_ARRAY;
-        bool strings = !n.choices.n && !n.not.n && !n.parts.n && !n.required.n && !n.low.v && !n.high.v &&
+        bool strings = !n.choices.n && !n.not .n && !n.parts.n && !n.required.n && !n.low.v && !n.high.v &&
                        !n.multiple.n && !n.has_values && !n.items_min && n.items_max == GX_INF && !n.members_min &&
                        n.members_max == GX_INF && !n.unique && !n.names.n;
         if (only_types)
@@ -481,13 +482,13 @@ static gx build_flat(schemas *s, flat *f, size_t choice, const char *path) {
     builder *b = s->b;
     if (b->failed || f->never || !f->types) return GX_NEVER;
     if (++s->work > WORK_MAX) return schema_fail(s, s->path, "the schema is too large: too many combinations");
-    if (choice == f->choices.n) return f->not.n ? without(s, f, build_types, path) : build_types(s, f, path);
+    if (choice == f->choices.n) return f->not .n ? without(s, f, build_types, path) : build_types(s, f, path);
     const snode c = f->choices.p[choice];
     gx_list l = {0};
     flat bare;
     flat_init(&bare);
     bool alone = f->choices.n == 1 && f->types == T_ALL && !f->has_values && !f->low.v && !f->high.v &&
-                 !f->multiple.n && !f->pattern.n && !f->format.n && !f->not.n && !f->parts.n && !f->required.n &&
+                 !f->multiple.n && !f->pattern.n && !f->format.n && !f->not .n && !f->parts.n && !f->required.n &&
                  !f->names.n && !f->length_min && f->length_max == GX_INF && !f->items_min && f->items_max == GX_INF &&
                  !f->members_min && f->members_max == GX_INF && !f->unique;
     for (uint32_t i = 0; i < c.j->n && !b->failed; i++) {

@@ -1,5 +1,6 @@
 /* grammar_schema.h: what the files of the JSON Schema front end share. Order of reading: grammar_schema.c (references,
- * keywords, types), grammar_object.c (objects and arrays), grammar_number.c (bounds), grammar_string.c (patterns, formats). */
+ * keywords, types), grammar_object.c (objects and arrays), grammar_number.c (bounds), grammar_string.c (patterns,
+ * formats). */
 #pragma once
 #include "grammar_internal.h"
 
@@ -34,9 +35,9 @@ typedef struct flat {
     const json **values; /* owns [n_values] what enum and const leave */
     size_t n_values;
     limit low, high;
-    snodes multiple, pattern, format, not; /* keywords' values */
+    snodes multiple, pattern, format, not ; /* keywords' values */
     uint32_t length_min, length_max, items_min, items_max, members_min, members_max;
-    snodes parts;      /* schemas with keywords of objects or arrays */
+    snodes parts;                    /* schemas with keywords of objects or arrays */
     snodes required, names, choices; /* values of required, propertyNames, anyOf and oneOf */
     snodes seen;
     const char *unique; /* path of uniqueItems: true */
@@ -51,7 +52,7 @@ typedef struct schemas {
         uint32_t rule;
         snode *list; /* arena [n] */
         size_t n;
-    } *job; /* owns */
+    } * job; /* owns */
     size_t n_job, cap_job, work;
 } schemas;
 gx schema_fail(schemas *s, const char *path, const char *fmt, ...) PRINTF(3, 4);

@@ -1,5 +1,6 @@
 /* Grammars: what they accept and refuse, that masks say the same as trying every token, that a position can be copied,
- * that hostile input is answered in bounded time. `grammar_test FILE` prints the verdicts of a corpus (tools/grammar.py). */
+ * that hostile input is answered in bounded time. `grammar_test FILE` prints the verdicts of a corpus
+ * (tools/grammar.py). */
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,32 +53,80 @@ static const verdict verdicts[] = {
     {"{\"kind\":\"regex\",\"text\":\"(a|aa){3,100}\"}", {"aaa", "aaaa"}, {"aa"}},
     {"{\"kind\":\"regex\",\"text\":\"(a?|b){2,4}c\"}", {"c", "abc", "aaaac"}, {"aaaaac", "ab"}},
     {"{\"kind\":\"regex\",\"text\":\"^(?=.*[0-9])(?!.*x)[a-z0-9]{3,6}$\"}", {"ab1", "1abcde"}, {"abc", "a1x", "a1"}},
-    {"{\"kind\":\"regex\",\"text\":\"\\\\p{Lu}[^\\\\W\\\\d]\\\\x41\\\\u00e9.\"}", {"\xC3\x84_A\xC3\xA9!"}, {"a_A\xC3\xA9!", "\xC3\x84_A\xC3\xA9\n"}},
+    {"{\"kind\":\"regex\",\"text\":\"\\\\p{Lu}[^\\\\W\\\\d]\\\\x41\\\\u00e9.\"}",
+     {"\xC3\x84_A\xC3\xA9!"},
+     {"a_A\xC3\xA9!", "\xC3\x84_A\xC3\xA9\n"}},
     {"{\"kind\":\"regex\",\"text\":\"(?i)yes|no\"}", {"YES", "nO"}, {"y"}},
-    {"{\"kind\":\"rules\",\"text\":\"root ::= \\\"a\\\" root \\\"b\\\" | \\\"a\\\" root \\\"c\\\" | \\\"\\\"\"}", {"", "ab", "aabc"}, {"aab"}},
-    {"{\"kind\":\"rules\",\"text\":\"root ::= e\\ne ::= e \\\"+\\\" t | t # sum\\nt ::= [0-9]+ | \\\"(\\\" e \\\")\\\"\"}", {"1+2", "(1+22)+3"}, {"1+", "(1"}},
-    {"{\"kind\":\"rules\",\"text\":\"start: \\\"a\\\" WS? NUM ~ 2..3 (\\\"x\\\"i | \\\"0\\\"..\\\"3\\\")?\\nNUM: /[0-9]/\\n%import common.WS\"}", {"a12", "a 123", "a12X", "a1233"}, {"a1", "a12345"}},
-    {"{\"kind\":\"rules\",\"text\":\"?start: item (\\\",\\\" item)*\\nitem: WORD -> word\\n    | INT\\n%import common (WORD)\"}", {NULL}, {NULL}},
-    {"{\"kind\":\"rules\",\"text\":\"start: \\\"f\\\" \\\"(\\\" INT \\\")\\\"\\n%import common.INT\\n%ignore / +/\"}", {"f(1)", "f ( 12 ) "}, {"f(1"}},
+    {"{\"kind\":\"rules\",\"text\":\"root ::= \\\"a\\\" root \\\"b\\\" | \\\"a\\\" root \\\"c\\\" | \\\"\\\"\"}",
+     {"", "ab", "aabc"},
+     {"aab"}},
+    {"{\"kind\":\"rules\",\"text\":\"root ::= e\\ne ::= e \\\"+\\\" t | t # sum\\nt ::= [0-9]+ | \\\"(\\\" e "
+     "\\\")\\\"\"}",
+     {"1+2", "(1+22)+3"},
+     {"1+", "(1"}},
+    {"{\"kind\":\"rules\",\"text\":\"start: \\\"a\\\" WS? NUM ~ 2..3 (\\\"x\\\"i | \\\"0\\\"..\\\"3\\\")?\\nNUM: "
+     "/[0-9]/\\n%import common.WS\"}",
+     {"a12", "a 123", "a12X", "a1233"},
+     {"a1", "a12345"}},
+    {"{\"kind\":\"rules\",\"text\":\"?start: item (\\\",\\\" item)*\\nitem: WORD -> word\\n    | INT\\n%import common "
+     "(WORD)\"}",
+     {NULL},
+     {NULL}},
+    {"{\"kind\":\"rules\",\"text\":\"start: \\\"f\\\" \\\"(\\\" INT \\\")\\\"\\n%import common.INT\\n%ignore / +/\"}",
+     {"f(1)", "f ( 12 ) "},
+     {"f(1"}},
     {"{\"kind\":\"choice\",\"choice\":[\"yes\",\"no\",\"yesterday\"]}", {"yes", "yesterday"}, {"ye", "nope"}},
-    {"{\"kind\":\"object\"}", {"{}", "{ \"a\" : [1, 2.5e3, null]}", "{\"a\":\"\\ud83d\\ude00\"}"}, {"[]", "{\"a\":\"\\ud83d\"}", "{\"a\":\"\n\"}"}},
-    {"{\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":-5,\"maximum\":120},\"b\":{\"type\":\"string\",\"pattern\":\"^x[a-z]+$\",\"maxLength\":4}},\"required\":[\"a\"]}}",
-     {"{\"a\":1}", "{\"a\":-5,\"b\":\"xa\"}", "{\"a\":120,\"c\":[1]}"}, {"{\"a\":121}", "{\"a\":120,\"b\":\"xabcd\"}", "{\"b\":\"xa\"}", "{\"a\":120,\"b\":1}", "{\"a\":-6}"}},
-    {"{\"schema\":{\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"number\"},\"k\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/n\"}}},\"required\":[\"v\"],\"additionalProperties\":false}},\"$ref\":\"#/$defs/n\"}}",
-     {"{\"v\":1,\"k\":[{\"v\":2}]}"}, {"{\"v\":1,\"k\":[{\"w\":2}]}"}},
+    {"{\"kind\":\"object\"}",
+     {"{}", "{ \"a\" : [1, 2.5e3, null]}", "{\"a\":\"\\ud83d\\ude00\"}"},
+     {"[]", "{\"a\":\"\\ud83d\"}", "{\"a\":\"\n\"}"}},
+    {"{\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":-5,\"maximum\":120},"
+     "\"b\":{\"type\":\"string\",\"pattern\":\"^x[a-z]+$\",\"maxLength\":4}},\"required\":[\"a\"]}}",
+     {"{\"a\":1}", "{\"a\":-5,\"b\":\"xa\"}", "{\"a\":120,\"c\":[1]}"},
+     {"{\"a\":121}", "{\"a\":120,\"b\":\"xabcd\"}", "{\"b\":\"xa\"}", "{\"a\":120,\"b\":1}", "{\"a\":-6}"}},
+    {"{\"schema\":{\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"number\"},\"k\":{\"type\":"
+     "\"array\",\"items\":{\"$ref\":\"#/$defs/"
+     "n\"}}},\"required\":[\"v\"],\"additionalProperties\":false}},\"$ref\":\"#/$defs/n\"}}",
+     {"{\"v\":1,\"k\":[{\"v\":2}]}"},
+     {"{\"v\":1,\"k\":[{\"w\":2}]}"}},
     {"{\"schema\":{\"type\":\"number\",\"multipleOf\":0.05}}", {"1", "1.05", "-0.10", "3.2500"}, {"1.06"}},
-    {"{\"schema\":{\"type\":\"number\",\"exclusiveMinimum\":1.25,\"maximum\":10}}", {"1.26", "1.2500001", "10", "10.0", "9.99"}, {"1.25", "1.250", "10.01", "1.2", "-3", "11"}},
-    {"{\"schema\":{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":false,\"minItems\":1}}", {"[1]", "[1,\"a\"]"}, {"[]", "[1,\"a\",2]", "[\"a\"]"}},
-    {"{\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"minProperties\":2,\"additionalProperties\":false}}", {"{\"a\":1,\"c\":2}", "{\"a\":1,\"b\":0,\"c\":2}"}, {"{\"a\":1}", "{}", "{\"a\":1,\"d\":1}"}},
-    {"{\"schema\":{\"type\":\"object\",\"properties\":{\"x_1\":{\"minimum\":5}},\"patternProperties\":{\"^x_\":{\"type\":\"integer\"},\"^y\":{\"type\":\"string\"}},\"additionalProperties\":false}}",
-     {"{\"x_1\":7,\"x_2\":1,\"y\":\"\"}", "{}"}, {"{\"x_1\":4}", "{\"x_2\":\"\"}", "{\"z\":1}", "{\"x_1\":true}"}},
-    {"{\"schema\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"},\"propertyNames\":{\"pattern\":\"^[a-z]{2}$\"},\"maxProperties\":2}}", {"{\"ab\":1}", "{\"ab\":1,\"cd\":2}"}, {"{\"abc\":1}", "{\"ab\":1,\"cd\":2,\"ef\":3}", "{\"ab\":\"\"}"}},
-    {"{\"schema\":{\"type\":\"string\",\"not\":{\"enum\":[\"a\",\"b\"]}}}", {"\"c\"", "\"ab\"", "\"\""}, {"\"a\"", "\"b\"", "1"}},
-    {"{\"schema\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}}", {"\"ab\"", "\"\xC3\xA4\\n\\u00e9\"", "\"\\ud83d\\ude00b\""}, {"\"a\"", "\"abcd\"", "\"\\ud83d\\ude00\""}},
-    {"{\"schema\":{\"anyOf\":[{\"type\":\"string\",\"format\":\"date\"},{\"type\":\"null\"}]}}", {"null", "\"2024-02-29\""}, {"\"2024-13-01\"", "\"x\""}},
-    {"{\"schema\":{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]},{\"properties\":{\"a\":{\"minimum\":3}}}],\"type\":\"object\"}}", {"{\"a\":3}"}, {"{\"a\":2}", "{}"}},
-    {"{\"schema\":{\"type\":\"object\",\"properties\":{}},\"compact\":true}", {"{}", "{\"a\":1}"}, {"{ }", "{\"a\": 1}"}},
-    {"{\"schema\":{\"enum\":[1,\"a\\\"b\",null,{\"k\":[true]}]}}", {"1", "\"a\\\"b\"", "null", "{\"k\": [true]}"}, {"2", "\"a\"", "{}"}},
+    {"{\"schema\":{\"type\":\"number\",\"exclusiveMinimum\":1.25,\"maximum\":10}}",
+     {"1.26", "1.2500001", "10", "10.0", "9.99"},
+     {"1.25", "1.250", "10.01", "1.2", "-3", "11"}},
+    {"{\"schema\":{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":false,"
+     "\"minItems\":1}}",
+     {"[1]", "[1,\"a\"]"},
+     {"[]", "[1,\"a\",2]", "[\"a\"]"}},
+    {"{\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"minProperties\":2,"
+     "\"additionalProperties\":false}}",
+     {"{\"a\":1,\"c\":2}", "{\"a\":1,\"b\":0,\"c\":2}"},
+     {"{\"a\":1}", "{}", "{\"a\":1,\"d\":1}"}},
+    {"{\"schema\":{\"type\":\"object\",\"properties\":{\"x_1\":{\"minimum\":5}},\"patternProperties\":{\"^x_\":{"
+     "\"type\":\"integer\"},\"^y\":{\"type\":\"string\"}},\"additionalProperties\":false}}",
+     {"{\"x_1\":7,\"x_2\":1,\"y\":\"\"}", "{}"},
+     {"{\"x_1\":4}", "{\"x_2\":\"\"}", "{\"z\":1}", "{\"x_1\":true}"}},
+    {"{\"schema\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"},\"propertyNames\":{\"pattern\":"
+     "\"^[a-z]{2}$\"},\"maxProperties\":2}}",
+     {"{\"ab\":1}", "{\"ab\":1,\"cd\":2}"},
+     {"{\"abc\":1}", "{\"ab\":1,\"cd\":2,\"ef\":3}", "{\"ab\":\"\"}"}},
+    {"{\"schema\":{\"type\":\"string\",\"not\":{\"enum\":[\"a\",\"b\"]}}}",
+     {"\"c\"", "\"ab\"", "\"\""},
+     {"\"a\"", "\"b\"", "1"}},
+    {"{\"schema\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}}",
+     {"\"ab\"", "\"\xC3\xA4\\n\\u00e9\"", "\"\\ud83d\\ude00b\""},
+     {"\"a\"", "\"abcd\"", "\"\\ud83d\\ude00\""}},
+    {"{\"schema\":{\"anyOf\":[{\"type\":\"string\",\"format\":\"date\"},{\"type\":\"null\"}]}}",
+     {"null", "\"2024-02-29\""},
+     {"\"2024-13-01\"", "\"x\""}},
+    {"{\"schema\":{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]},{\"properties\":{"
+     "\"a\":{\"minimum\":3}}}],\"type\":\"object\"}}",
+     {"{\"a\":3}"},
+     {"{\"a\":2}", "{}"}},
+    {"{\"schema\":{\"type\":\"object\",\"properties\":{}},\"compact\":true}",
+     {"{}", "{\"a\":1}"},
+     {"{ }", "{\"a\": 1}"}},
+    {"{\"schema\":{\"enum\":[1,\"a\\\"b\",null,{\"k\":[true]}]}}",
+     {"1", "\"a\\\"b\"", "null", "{\"k\": [true]}"},
+     {"2", "\"a\"", "{}"}},
     {"{\"schema\":{}}", {"1", "[{}]", "\"x\""}, {"", "x"}},
 };
 static void test_verdicts(void **state) {
@@ -90,9 +139,11 @@ static void test_verdicts(void **state) {
         }
         if (!g) fail_msg("%s: %s", verdicts[i].grammar, err.msg);
         for (size_t k = 0; k < 8 && verdicts[i].yes[k]; k++)
-            if (!accepts(g, str_of(verdicts[i].yes[k]))) fail_msg("%s refuses %s", verdicts[i].grammar, verdicts[i].yes[k]);
+            if (!accepts(g, str_of(verdicts[i].yes[k])))
+                fail_msg("%s refuses %s", verdicts[i].grammar, verdicts[i].yes[k]);
         for (size_t k = 0; k < 8 && verdicts[i].no[k]; k++)
-            if (accepts(g, str_of(verdicts[i].no[k]))) fail_msg("%s accepts %s", verdicts[i].grammar, verdicts[i].no[k]);
+            if (accepts(g, str_of(verdicts[i].no[k])))
+                fail_msg("%s accepts %s", verdicts[i].grammar, verdicts[i].no[k]);
         grammar_drop(g);
     }
 }
@@ -102,12 +153,15 @@ static const struct {
 } refused[] = {
     {"{\"schema\":{\"properties\":{\"a\":{\"contains\":{\"type\":\"string\"}}}}}", "schema.properties.a.contains"},
     {"{\"schema\":{\"items\":{\"type\":\"array\",\"uniqueItems\":true}}}", "schema.items.uniqueItems"},
-    {"{\"schema\":{\"properties\":{\"a\":{\"pattern\":\"(a)\\\\1\"}}}}", "schema.properties.a.pattern: a back reference"},
+    {"{\"schema\":{\"properties\":{\"a\":{\"pattern\":\"(a)\\\\1\"}}}}",
+     "schema.properties.a.pattern: a back reference"},
     {"{\"schema\":{\"$ref\":\"#/$defs/none\"}}", "schema.$ref"},
     {"{\"schema\":{\"type\":\"strin\"}}", "schema.type"},
     {"{\"schema\":{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}}", "no text at all"},
     {"{\"schema\":{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}}", "no text at all"},
-    {"{\"schema\":{\"$defs\":{\"a\":{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/a\"}},\"required\":[\"a\"]}},\"$ref\":\"#/$defs/a\"}}", "no text at all"},
+    {"{\"schema\":{\"$defs\":{\"a\":{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
+     "a\"}},\"required\":[\"a\"]}},\"$ref\":\"#/$defs/a\"}}",
+     "no text at all"},
     {"{\"kind\":\"rules\",\"text\":\"root ::= a\\na ::= b\\nb ::= a \\\"x\\\" | \\\"y\\\"\"}", "left-recursive"},
     {"{\"kind\":\"rules\",\"text\":\"root ::= \\\"a\\\" missing\"}", "missing"},
     {"{\"kind\":\"rules\",\"text\":\"root ::= \\\"a\\nb ::= c\"}", "line 1"},
@@ -133,8 +187,9 @@ static uint32_t draw(uint32_t n) {
 }
 enum { TOKENS = 600, EOS = 0 };
 static grammar_vocab *small_vocab(str token[TOKENS], arena *a) {
-    static const char *const part[] = {"\"", "{", "}", ",", ":", " ", "a", "ab", "b", "x", "\\", "n", "1", "0", "5", ".", "-",
-                                       "[", "]", "true", "null", "\n", "\t", "\xC3", "\xA4", "\xF0\x9F", "\x98\x80", "u", "e", "\"a\""};
+    static const char *const part[] = {"\"",   "{",  "}",  ",",    ":",    " ",        "a",        "ab", "b", "x",
+                                       "\\",   "n",  "1",  "0",    "5",    ".",        "-",        "[",  "]", "true",
+                                       "null", "\n", "\t", "\xC3", "\xA4", "\xF0\x9F", "\x98\x80", "u",  "e", "\"a\""};
     int32_t eos = EOS, n = 0;
     for (int b = 0; b < 256; b++) {
         char c = (char)b;
@@ -158,7 +213,8 @@ static void check_mask(const char *name, grammar *g, matcher *m, const str *toke
         bool want = id == EOS ? matcher_can_end(m) : matcher_accept_bytes(t, token[id]);
         bool have = mask[id / 64] >> (id % 64) & 1;
         if (memchr(token[id].p ? token[id].p : "", 0xFF, token[id].n)) want = false;
-        if (want != have) fail_msg("%s: token %d is %s", name, id, have ? "allowed but cannot be" : "not allowed but could be");
+        if (want != have)
+            fail_msg("%s: token %d is %s", name, id, have ? "allowed but cannot be" : "not allowed but could be");
     }
     matcher_free(t);
 }
@@ -190,13 +246,19 @@ static const char *const walked[] = {
     "{\"kind\":\"regex\",\"text\":\"([ab]{2,40}|\\\"x*\\\"){1,5}\"}",
     "{\"kind\":\"regex\",\"text\":\"[^\\\"\\\\\\\\]{3,9}end\"}",
     "{\"kind\":\"regex\",\"text\":\"(?s).*\"}",
-    "{\"schema\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":6},\"minItems\":2,\"maxItems\":4}}",
-    "{\"schema\":{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"ab\":{\"type\":\"integer\",\"minimum\":5,\"maximum\":1500}},\"additionalProperties\":{\"type\":\"boolean\"}}}}",
-    "{\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"pattern\":\"^a+b*$\",\"type\":\"string\",\"minLength\":4},\"x\":{\"type\":\"number\"}},\"required\":[\"a\"]}}",
+    "{\"schema\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":6},\"minItems\":2,"
+    "\"maxItems\":4}}",
+    "{\"schema\":{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"ab\":"
+    "{\"type\":\"integer\",\"minimum\":5,\"maximum\":1500}},\"additionalProperties\":{\"type\":\"boolean\"}}}}",
+    "{\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"pattern\":\"^a+b*$\",\"type\":\"string\",\"minLength\":"
+    "4},\"x\":{\"type\":\"number\"}},\"required\":[\"a\"]}}",
     "{\"kind\":\"object\"}",
-    "{\"kind\":\"rules\",\"text\":\"root ::= item{1,3}\\nitem ::= \\\"a\\\" item \\\"b\\\" | [x\xC3\xA4-\xF0\x9F\x98\x80]{2} | \\\"\\\\n\\\"\"}",
-    "{\"schema\":{\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"},\"maxItems\":3}]}},\"$ref\":\"#/$defs/t\"}}",
-    "{\"schema\":{\"type\":\"object\",\"patternProperties\":{\"^a\":{\"type\":\"integer\"},\"b$\":{\"minimum\":1}},\"additionalProperties\":false}}",
+    "{\"kind\":\"rules\",\"text\":\"root ::= item{1,3}\\nitem ::= \\\"a\\\" item \\\"b\\\" | "
+    "[x\xC3\xA4-\xF0\x9F\x98\x80]{2} | \\\"\\\\n\\\"\"}",
+    "{\"schema\":{\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/"
+    "t\"},\"maxItems\":3}]}},\"$ref\":\"#/$defs/t\"}}",
+    "{\"schema\":{\"type\":\"object\",\"patternProperties\":{\"^a\":{\"type\":\"integer\"},\"b$\":{\"minimum\":1}},"
+    "\"additionalProperties\":false}}",
     "{\"schema\":{\"type\":\"string\",\"not\":{\"enum\":[\"a\",\"ab\"]},\"maxLength\":40}}",
 };
 static void test_masks_equal_trying(void **state) {
@@ -235,7 +297,9 @@ static void test_done_and_copies(void **state) {
 /* ---- much and hostile -------------------------------------------------------------------------------------------- */
 static void test_counts_are_counters(void **state) {
     error err = {0};
-    grammar *g = compile_text("{\"schema\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":100000,\"pattern\":\"^[a-z]{1,5000}$\"},\"maxItems\":1000}}", NULL, &err);
+    grammar *g = compile_text("{\"schema\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":100000,"
+                              "\"pattern\":\"^[a-z]{1,5000}$\"},\"maxItems\":1000}}",
+                              NULL, &err);
     assert_non_null(g);
     assert_true(grammar_bytes(g) < 64 << 10);
     buf t = {0};
@@ -288,7 +352,8 @@ static void test_hostile(void **state) {
     b.n = 0; /* a product of many choices */
     buf_puts(&b, "{\"schema\":{\"allOf\":[");
     for (int i = 0; i < 30; i++)
-        buf_printf(&b, "%s{\"anyOf\":[{\"minLength\":%d},{\"maxLength\":%d},{\"pattern\":\"a%d\"}]}", i ? "," : "", i, i + 90, i);
+        buf_printf(&b, "%s{\"anyOf\":[{\"minLength\":%d},{\"maxLength\":%d},{\"pattern\":\"a%d\"}]}", i ? "," : "", i,
+                   i + 90, i);
     buf_puts(&b, "]}}");
     memset(&err, 0, sizeof err);
     assert_null(compile_text(b.p, NULL, &err));
@@ -311,7 +376,8 @@ static void test_hostile(void **state) {
     buf_free(&b);
 }
 
-/* ---- the corpus: verdicts that agree with llguidance's, or differ for a reason that is written beside them --------- */
+/* ---- the corpus: verdicts that agree with llguidance's, or differ for a reason that is written beside them ---------
+ */
 static int corpus_run(const char *path, bool print) {
     arena *a = arena_new(0);
     buf file = {0};
@@ -321,7 +387,8 @@ static int corpus_run(const char *path, bool print) {
     const json *all = file_read(&file, path, 64 << 20, &err) ? json_read(a, buf_view(&file), &limits, &err) : NULL;
     if (!all) fail_msg("%s: %s", path, err.msg);
     for (uint32_t i = 0; i < all->n; i++) {
-        const json *j = json_at(all, i), *yes = json_get(j, "yes"), *no = json_get(j, "no"), *tests = json_get(j, "tests");
+        const json *j = json_at(all, i), *yes = json_get(j, "yes"), *no = json_get(j, "no"),
+                   *tests = json_get(j, "tests");
         memset(&err, 0, sizeof err);
         grammar *g = compile_json(a, j, NULL, &err);
         if (print) {
@@ -338,7 +405,8 @@ static int corpus_run(const char *path, bool print) {
         } else {
             if (!g) printf("%u: %s\n", i, err.msg), wrong++;
             for (uint32_t k = 0; g && yes && k < yes->n; k++)
-                if (!accepts(g, json_at(yes, k)->string)) printf("%u refuses %s\n", i, json_at(yes, k)->string.p), wrong++;
+                if (!accepts(g, json_at(yes, k)->string))
+                    printf("%u refuses %s\n", i, json_at(yes, k)->string.p), wrong++;
             for (uint32_t k = 0; g && no && k < no->n; k++)
                 if (accepts(g, json_at(no, k)->string)) printf("%u accepts %s\n", i, json_at(no, k)->string.p), wrong++;
         }
@@ -357,9 +425,12 @@ static void test_corpus(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) return corpus_run(argv[1], true) != 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_verdicts),      cmocka_unit_test(test_errors_name_the_place),
-        cmocka_unit_test(test_masks_equal_trying), cmocka_unit_test(test_done_and_copies),
-        cmocka_unit_test(test_counts_are_counters), cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_errors_name_the_place),
+        cmocka_unit_test(test_masks_equal_trying),
+        cmocka_unit_test(test_done_and_copies),
+        cmocka_unit_test(test_counts_are_counters),
+        cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_corpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
