@@ -32,8 +32,8 @@ LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 BIN_OBJ := $(BIN_SRC:%.c=$(BUILD)/%.o)
 WEB_FILES := $(wildcard web/*)
 
-LIB_LIBS := -lpcre2-8 -lutf8proc -lxxhash -lm -pthread
-BIN_LIBS := $(LIB_LIBS) -lmicrohttpd -lcurl -lcrypto -lzip -ledit -lsqlite3
+LIB_LIBS := -lpcre2-8 -lutf8proc -lxxhash -lcrypto -lm -pthread
+BIN_LIBS := $(LIB_LIBS) -lmicrohttpd -lcurl -lzip -ledit -lsqlite3
 
 .PHONY: all lib tests fuzz benches install clean
 .SECONDARY:

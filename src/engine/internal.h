@@ -2,7 +2,7 @@
  *
  * open.c: a path becomes a running engine. engine.c: starting, closing, submitting, counters. scheduler.c: the thread
  * (admission, steps, emission). gen.c: one generation as its caller sees it. sequence.c: page tables, pages, state
- * slots. plan.c: how much memory goes where. prefix.h: what earlier requests left. sampler.c: logits to a token.
+ * slots. plan.c: how much memory goes where. prefix*.c: what earlier requests left. sampler.c: logits to a token.
  * identity.c: fingerprints, and what embeds. api.c: include/hearth.h.
  *
  * Threads: fields marked [mu] belong to the lock of their struct, [sched] to the scheduler thread, the rest is fixed
@@ -14,11 +14,13 @@
 #include "prefix.h"
 
 /* ---- pages and sequences (sequence.c) ---------------------------------------------------------------------------- */
-/* The pages of one group: who is free, how many sequences hold each. */
+/* The pages of one group: who is free, how many hold each. The prefix cache's tree holds a page at most once; one that
+ * it alone holds is idle. */
 typedef struct kv_pool {
-    int32_t n_pages, n_free;
+    int32_t n_pages, n_free, n_idle;
     int32_t *free; /* owns: a stack [n_pages]; the page freed last is taken first, so that touched memory stays small */
     uint32_t *refs; /* owns: [n_pages] */
+    bool *held;     /* owns: [n_pages] one of the references is the tree's */
     size_t page_bytes;
     int32_t window; /* 0: full attention */
 } kv_pool;
@@ -28,17 +30,33 @@ typedef struct kv_store {
     int32_t n_groups;
     int32_t *slot; /* owns: stack of free recurrent state slots [n_slots]; NULL when the model has none */
     int32_t n_slots, n_slots_free;
+    size_t state_bytes; /* of one */
+    /* Where the bytes are; borrows (engine). */
+    device *d;
+    kv_cache *kv;
+    state_store *state;
 } kv_store;
 
 void kv_store_init(kv_store *st, const kv_spec *spec, const size_t *page_bytes, int32_t n_slots);
 void kv_store_deinit(kv_store *st);
-size_t kv_store_bytes_used(const kv_store *st);
-int32_t kv_page_take(kv_pool *p); /* -1: none free. One reference, the caller's */
+size_t kv_store_bytes_used(const kv_store *st); /* by sequences; idle pages are not */
+int32_t kv_page_take(kv_pool *p);               /* -1: none free. One reference, the caller's */
 void kv_page_share(kv_pool *p, int32_t page);
 void kv_page_drop(kv_pool *p, int32_t page);
+void kv_page_hold(kv_pool *p, int32_t page); /* one more reference, the tree's */
+void kv_page_let(kv_pool *p, int32_t page);  /* the tree's reference goes */
+
+/* A place where a sequence can be taken up again: so many tokens, and the recurrent state behind them. */
+typedef struct seq_mark {
+    int32_t n;
+    int32_t slot; /* -1: the model has no recurrent state */
+    bool planned; /* it stands where requests are likely to part */
+} seq_mark;
+enum { SEQ_MARKS = 8 };
 
 /* Everything the model remembers of one conversation: its tokens, how many of them are in the cache, and where.
- * Counted and given back together. */
+ * Shared, taken up, cut, counted and given back together. Pages before n_computed / KV_PAGE may be shared and are never
+ * written again; the page that the next token goes to is the sequence's own. */
 typedef struct sequence {
     ids id;                    /* prompt, then what was generated; reserved up front: pushing never allocates */
     int32_t n_computed;        /* tokens whose keys, values and state are in the cache */
@@ -47,17 +65,34 @@ typedef struct sequence {
     int32_t n_past[KV_GROUPS]; /* leading entries released because the window has left them */
     int32_t slot;              /* recurrent state; -1: none */
     int32_t cap;               /* positions */
+    /* Its way through the prefix cache (prefix.c): the block that n_blocks whole blocks end in, -1: none; checkpoints
+     * that wait for their block to be whole. */
+    int32_t node, n_blocks;
+    seq_mark mark[SEQ_MARKS];
+    int32_t n_marks;
 } sequence;
 
 void sequence_init(sequence *s, const kv_store *st, int32_t cap);
-void sequence_deinit(sequence *s, kv_store *st); /* gives everything back */
+void sequence_deinit(sequence *s, kv_store *st); /* gives everything back; st NULL: it was reset before */
 /* Pages each group still lacks so that positions below `upto` can be computed. */
 void sequence_missing(const sequence *s, const kv_store *st, int32_t upto, int32_t *need);
 /* Takes them, and the state slot. False, with nothing taken, when there are not enough. */
 bool sequence_extend(sequence *s, kv_store *st, int32_t upto);
-void sequence_advance(sequence *s, kv_store *st,
-                      int32_t n);               /* n more are computed; pages wholly out of a window are released */
-void sequence_reset(sequence *s, kv_store *st); /* gives the cache back, keeps the tokens */
+void sequence_release(sequence *s, kv_store *st); /* pages wholly out of a window */
+void sequence_reset(sequence *s, kv_store *st);   /* gives the cache back, keeps the tokens. It has left the tree */
+/* The first position whose page a query at n still sees, a multiple of KV_PAGE. */
+int32_t window_start(int32_t window, int32_t n);
+/* `to`, which holds nothing but tokens, shares all that `from` has computed and goes its own way from there: the pages
+ * are shared, the one in use and the state are copied. False, with nothing taken, when there is no page or slot. */
+bool sequence_fork(sequence *to, const sequence *from, kv_store *st);
+/* A copy of the recurrent state at n_computed, to come back to. False: no slot is free. */
+bool sequence_mark(const sequence *s, kv_store *st, seq_mark *m);
+void sequence_unmark(seq_mark *m, kv_store *st);
+/* Takes back what was computed behind the mark, which must not be older than the blocks in the prefix cache or the pages
+ * that windows have released: false, with nothing changed, if it is. Without state any earlier n is a mark (n, -1). The
+ * mark stays. */
+bool sequence_back(sequence *s, kv_store *st, const seq_mark *m);
+size_t sequence_bytes(const sequence *s, const kv_store *st); /* pages, shared ones too, and state */
 
 /* ---- memory plan (plan.c) ---------------------------------------------------------------------------------------- */
 typedef struct plan_in {
@@ -91,6 +126,36 @@ int32_t plan_pages(int32_t window, int32_t chunk, int32_t n);
 bool plan_make(plan *p, const plan_in *in, error *err);
 /* Three quarters of the memory this process may use (base/limit.h). */
 size_t plan_default_budget(void);
+
+/* ---- the prefix cache as the scheduler uses it (prefix.c, prefix_evict.c) ---------------------------------------- */
+/* What a prompt can take. Good until the cache changes. */
+typedef struct prefix_match {
+    int32_t n;                                   /* tokens; computing goes on there */
+    int32_t common;                              /* tokens that are the same as some earlier request's */
+    int32_t node, mark;                          /* the block of token n-1; the checkpoint; -1: none */
+    int32_t shared[KV_GROUPS], idle[KV_GROUPS];  /* whole pages taken; those of them that nobody else uses now */
+    prefix_why why;
+} prefix_match;
+
+size_t prefix_block_bytes(void); /* for plan_in.block_bytes */
+prefix *prefix_new(kv_store *st, const plan *pl, error *err);
+void prefix_free(prefix *p); /* p may be NULL: no cache; also below, where not said otherwise */
+/* At least one token is left to compute. NULL p: nothing is found. */
+void prefix_find(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, prefix_match *m);
+/* s holds nothing but tokens; it shares what was found and is a guest of the cache until prefix_leave. */
+void prefix_take(prefix *p, const prefix_key *space, const prefix_match *m, sequence *s);
+void prefix_count(prefix *p, const prefix_match *m); /* one more request, for the counters */
+void prefix_grow(prefix *p, sequence *s); /* its blocks that have become whole join; call before sequence_release */
+/* A checkpoint at n_computed: kept as soon as its block is. */
+void prefix_mark_here(prefix *p, sequence *s, int32_t at, bool planned);
+/* What is computed joins the cache, with a checkpoint at its end; then sequence_reset may follow. */
+void prefix_keep(prefix *p, sequence *s);
+void prefix_leave(prefix *p, sequence *s); /* the same without joining more */
+/* Evicts until each group has so many free pages; false: it cannot have them. */
+bool prefix_room(prefix *p, const int32_t *need);
+void prefix_trim(prefix *p); /* to its size */
+bool prefix_marks(const prefix *p, bool *exact); /* are checkpoints of use; must steps end at them? */
+void prefix_stats_get(const prefix *p, prefix_stats *out);
 
 /* ---- sampler (sampler.c) ----------------------------------------------------------------------------------------- */
 enum { ROW_BLOCK = 1024 /* floats that are summed in f32 before they are added in f64 */ };
