@@ -45,6 +45,10 @@ static bool memory_open(engine *e, const engine_opts *o, error *err) {
                   .scratch = scratch_bytes(e),
                   .batch = e->batch,
                   .chunk = e->chunk,
+                  .cache = o->prompt_cache < 0   ? 0
+                           : o->prompt_cache > 0 ? (size_t)o->prompt_cache
+                                                 : PLAN_CACHE_DEFAULT,
+                  .block_bytes = prefix_block_bytes(),
                   .context = o->context_length,
                   .context_max = e->info->context_max,
                   .n_groups = spec.n_groups};
@@ -53,14 +57,23 @@ static bool memory_open(engine *e, const engine_opts *o, error *err) {
         in.page_bytes[g] = d->vt->kv_page_bytes(d, &spec, g);
     }
     if (!plan_make(&e->plan, &in, err)) return false;
-    memcpy(spec.n_pages, e->plan.n_pages, sizeof spec.n_pages);
-    kv_store_init(&e->store, &spec, in.page_bytes, in.state ? e->batch : 0);
+    if (o->prompt_cache > 0 && e->plan.cache_bytes < (size_t)o->prompt_cache / 10 * 9)
+        log_warn("the prompt cache has %.2f GB: what is left of the budget, or all the model could use",
+                 (double)e->plan.cache_bytes / 1e9);
+    for (int g = 0; g < spec.n_groups; g++) spec.n_pages[g] = e->plan.n_pages[g] + e->plan.cache_pages[g];
+    const int32_t n_slots = in.state ? e->batch + e->plan.cache_slots : 0;
+    kv_store_init(&e->store, &spec, in.page_bytes, n_slots);
+    if (e->plan.cache_blocks && !(e->prefix = prefix_new(&e->store, &e->plan, err))) return false;
     e->kv = d->vt->kv_new(d, &spec, err);
     if (e->kv && in.state) {
         state_spec state = *model_state_spec(e->parts.model);
-        state.n_slots = e->batch;
+        state.n_slots = n_slots;
         if (!(e->state = d->vt->state_new(d, &state, err))) return false;
     }
+    e->store.d = d;
+    e->store.kv = e->kv;
+    e->store.state = e->state;
+    e->store.state_bytes = in.state;
     e->logits_bytes = (size_t)e->out_max * (size_t)e->info->vocab * sizeof(float);
     e->logits = e->kv ? d->vt->alloc(d, e->logits_bytes, err) : NULL;
     if (!e->logits) return false;
@@ -86,6 +99,7 @@ static void engine_free(engine *e) {
     if (e->hidden) d->vt->free(d, e->hidden, e->hidden_bytes);
     if (e->kv) d->vt->kv_free(d, e->kv);
     if (e->state) d->vt->state_free(d, e->state);
+    prefix_free(e->prefix);
     kv_store_deinit(&e->store);
     free(e->running);
     free(e->row_id);

@@ -11,6 +11,21 @@ static void *copied(const void *p, size_t n) {
     return c;
 }
 
+enum { MARK_GAP = 512, MARKS_LAST = 4 };
+
+/* Of a long conversation not every message: the first, the last ones, and those some way from the one before. */
+static void marks_choose(gen *g, const gen_opts *o) {
+    if (!o->n_marks) return;
+    g->marks = mem_alloc(o->n_marks * sizeof *g->marks);
+    int32_t last = 0;
+    for (size_t i = 0; i < o->n_marks; i++) {
+        const int32_t at = o->marks[i];
+        if (at <= last || at > g->n_prompt) continue;
+        if (g->n_marks && i + MARKS_LAST < o->n_marks && at - last < MARK_GAP) continue;
+        last = g->marks[g->n_marks++] = at;
+    }
+}
+
 gen *gen_new(engine *e, const gen_opts *o) {
     gen *g = mem_alloc(sizeof *g);
     *g = (gen){.e = e,
@@ -37,6 +52,8 @@ gen *gen_new(engine *e, const gen_opts *o) {
     g->seq.id.p = mem_alloc((size_t)cap * sizeof(int32_t));
     g->seq.id.cap = (size_t)cap;
     ids_append(&g->seq.id, o->prompt, o->n_prompt);
+    marks_choose(g, o);
+    prefix_space_key(o->space, &g->space);
     for (int i = 0; i < 2; i++) {
         buf_reserve(&g->box[i].text, BOX_TEXT + 1024);
         g->box[i].ev = mem_alloc((g->box[i].cap = BOX_EVENTS) * sizeof *g->box[i].ev);
@@ -69,6 +86,7 @@ void gen_drop(gen *g) {
     sequence_deinit(&g->seq, NULL);
     output_free(g->out);
     free(g->hidden);
+    free(g->marks);
     free((void *)g->sample.bias_ids);
     free((void *)g->sample.bias);
     pthread_mutex_destroy(&g->mu);

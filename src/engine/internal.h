@@ -88,9 +88,9 @@ bool sequence_fork(sequence *to, const sequence *from, kv_store *st);
 /* A copy of the recurrent state at n_computed, to come back to. False: no slot is free. */
 bool sequence_mark(const sequence *s, kv_store *st, seq_mark *m);
 void sequence_unmark(seq_mark *m, kv_store *st);
-/* Takes back what was computed behind the mark, which must not be older than the blocks in the prefix cache or the pages
- * that windows have released: false, with nothing changed, if it is. Without state any earlier n is a mark (n, -1). The
- * mark stays. */
+/* Takes back what was computed behind the mark, which must not be older than the blocks in the prefix cache or the
+ * pages that windows have released: false, with nothing changed, if it is. Without state any earlier n is a mark (n,
+ * -1). The mark stays. */
 bool sequence_back(sequence *s, kv_store *st, const seq_mark *m);
 size_t sequence_bytes(const sequence *s, const kv_store *st); /* pages, shared ones too, and state */
 
@@ -130,10 +130,10 @@ size_t plan_default_budget(void);
 /* ---- the prefix cache as the scheduler uses it (prefix.c, prefix_evict.c) ---------------------------------------- */
 /* What a prompt can take. Good until the cache changes. */
 typedef struct prefix_match {
-    int32_t n;                                   /* tokens; computing goes on there */
-    int32_t common;                              /* tokens that are the same as some earlier request's */
-    int32_t node, mark;                          /* the block of token n-1; the checkpoint; -1: none */
-    int32_t shared[KV_GROUPS], idle[KV_GROUPS];  /* whole pages taken; those of them that nobody else uses now */
+    int32_t n;                                  /* tokens; computing goes on there */
+    int32_t common;                             /* tokens that are the same as some earlier request's */
+    int32_t node, mark;                         /* the block of token n-1; the checkpoint; -1: none */
+    int32_t shared[KV_GROUPS], idle[KV_GROUPS]; /* whole pages taken; those of them that nobody else uses now */
     prefix_why why;
 } prefix_match;
 
@@ -153,7 +153,7 @@ void prefix_keep(prefix *p, sequence *s);
 void prefix_leave(prefix *p, sequence *s); /* the same without joining more */
 /* Evicts until each group has so many free pages; false: it cannot have them. */
 bool prefix_room(prefix *p, const int32_t *need);
-void prefix_trim(prefix *p); /* to its size */
+void prefix_trim(prefix *p);                     /* to its size */
 bool prefix_marks(const prefix *p, bool *exact); /* are checkpoints of use; must steps end at them? */
 void prefix_stats_get(const prefix *p, prefix_stats *out);
 
@@ -270,7 +270,15 @@ struct gen {
     logits_sink sink;
     float *hidden; /* owns: [D] [sched] until DONE; NULL: not wanted */
 
-    sequence seq;        /* [sched] */
+    sequence seq;     /* [sched] */
+    prefix_key space; /* of gen_opts.space */
+    int32_t *marks;   /* owns: where to keep checkpoints, ascending */
+    int32_t n_marks;
+    int32_t mark_next;   /* [sched] the first of them that is not computed yet */
+    prefix_match match;  /* [sched] what the cache has for it; good within one turn of admission */
+    bool counted;        /* [sched] the match is in the counters */
+    uint64_t leader;     /* [sched] 1 + number of the running request whose prompt this one waits to share; 0: none */
+    int32_t leader_to;   /* [sched] the token that one must have passed */
     int32_t n_generated; /* [sched] */
     int32_t unplaced;    /* [sched] tokens since the last text: which kind they belong to is not known yet */
     uint64_t number;     /* order of arrival */
@@ -339,6 +347,8 @@ struct engine {
     bool closing, idle;      /* [mu] */
     engine_stats stats;      /* [mu] */
     atomic_uint cancels;     /* changes when a cancel was asked for */
+
+    prefix *prefix; /* owns; NULL: no prompt cache */
 
     kv_store store; /* [sched] and everything below */
     unsigned cancels_seen;

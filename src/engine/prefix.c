@@ -144,7 +144,7 @@ void prefix_page_give(prefix *p, int32_t node, int g, int32_t page) {
     prefix_node *x = NODE(p, node);
     kv_page_hold(&p->st->pool[g], page);
     x->page[g] = page;
-    x->saved &= (uint8_t)~(1u << g);
+    x->saved &= (uint8_t) ~(1u << g);
     p->unsaved = true;
     if (p->st->pool[g].window && !x->need[g]) prefix_loose_add(p, node, g);
 }
@@ -240,7 +240,8 @@ static void match_pages(const prefix *p, prefix_match *m) {
 static bool seen_elsewhere(const prefix *p, const int32_t *id, int32_t n) {
     int32_t k;
     for (int i = 0; i < SPACES; i++)
-        if (p->space[i].node >= 0 && child_most(p, p->space[i].node, id, MIN(n, KV_PAGE), &k) >= 0 && k == MIN(n, KV_PAGE))
+        if (p->space[i].node >= 0 && child_most(p, p->space[i].node, id, MIN(n, KV_PAGE), &k) >= 0 &&
+            k == MIN(n, KV_PAGE))
             return true;
     return false;
 }
@@ -257,9 +258,7 @@ void prefix_find(prefix *p, const prefix_key *space, const int32_t *id, int32_t 
     }
     if (!p) return;
     if (m->n < m->common) {
-        m->why = m->n == n - 1    ? PREFIX_WHY_last_token
-                 : p->recurrent ? PREFIX_WHY_no_checkpoint
-                                : PREFIX_WHY_window;
+        m->why = m->n == n - 1 ? PREFIX_WHY_last_token : p->recurrent ? PREFIX_WHY_no_checkpoint : PREFIX_WHY_window;
         return;
     }
     if (m->n) m->why = PREFIX_WHY_nothing;
@@ -362,7 +361,8 @@ static void absorb(prefix *p, int32_t node) {
     int32_t next;
     for (int32_t i = x->next; i >= 0; i = next) { /* it is the first child */
         next = NODE(p, i)->next;
-        if (NODE(p, i)->n_ids >= x->n_ids || memcmp(NODE(p, i)->id, x->id, (size_t)NODE(p, i)->n_ids * 4) != 0) continue;
+        if (NODE(p, i)->n_ids >= x->n_ids || memcmp(NODE(p, i)->id, x->id, (size_t)NODE(p, i)->n_ids * 4) != 0)
+            continue;
         for (int32_t k; (k = NODE(p, i)->mark) >= 0;) {
             const prefix_mark m = *MARK(p, k);
             prefix_mark_unlink(p, k);
@@ -472,7 +472,8 @@ void prefix_keep(prefix *p, sequence *s) {
         if (tail) marks_settle(p, s, x);
         if (!p->recurrent) {
             if (p->windowed) prefix_mark_new(p, x, tail ? tail : KV_PAGE, -1, true);
-        } else if (s->slot >= 0 && prefix_mark_room(p, true) && prefix_mark_new(p, x, tail ? tail : KV_PAGE, s->slot, true)) {
+        } else if (s->slot >= 0 && prefix_mark_room(p, true) &&
+                   prefix_mark_new(p, x, tail ? tail : KV_PAGE, s->slot, true)) {
             s->slot = -1;
             p->slots_used++;
         }

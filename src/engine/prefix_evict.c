@@ -1,9 +1,9 @@
 /* What leaves the prefix cache when room is needed.
  *
- * Pages of full attention: the least recently used leaf of the tree goes, with all it has. Pages of windows: first those
- * that no checkpoint needs, the oldest first; then a checkpoint gives up its claim. Recurrent states: the checkpoint
- * that is worth least. Worth is what recomputing would cost (the distance to the checkpoint before it), more where
- * requests are likely to part or to go on, less the longer it was not used: what remains is spread out. Not here:
+ * Pages of full attention: the least recently used leaf of the tree goes, with all it has. Pages of windows: first
+ * those that no checkpoint needs, the oldest first; then a checkpoint gives up its claim. Recurrent states: the
+ * checkpoint that is worth least. Worth is what recomputing would cost (the distance to the checkpoint before it), more
+ * where requests are likely to part or to go on, less the longer it was not used: what remains is spread out. Not here:
  * looking up and keeping (prefix.c). */
 #include "prefix_internal.h"
 

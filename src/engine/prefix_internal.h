@@ -45,15 +45,15 @@ typedef struct prefix_list { /* doubly linked */
 } prefix_list;
 
 struct prefix {
-    kv_store *st;              /* borrows (engine) */
-    bool recurrent, windowed;  /* what checkpoints are for */
-    int32_t n_nodes, n_marks;  /* capacity */
-    prefix_node *node;         /* owns */
-    prefix_mark *mark;         /* owns */
+    kv_store *st;             /* borrows (engine) */
+    bool recurrent, windowed; /* what checkpoints are for */
+    int32_t n_nodes, n_marks; /* capacity */
+    prefix_node *node;        /* owns */
+    prefix_mark *mark;        /* owns */
     int32_t node_free, mark_free;
     int32_t nodes_used, marks_used, slots_used; /* slots_used: of checkpoints, waiting ones too */
-    int32_t slots_max, pages_max[KV_GROUPS]; /* idle ones */
-    int32_t *bucket;                         /* owns: [n_buckets], a power of two */
+    int32_t slots_max, pages_max[KV_GROUPS];    /* idle ones */
+    int32_t *bucket;                            /* owns: [n_buckets], a power of two */
     uint32_t n_buckets;
     uint64_t *ghost; /* owns: [n_buckets] hashes of blocks that were evicted */
     prefix_list lru, loose[KV_GROUPS];
@@ -82,11 +82,12 @@ static inline int32_t mark_pos(const prefix *p, const prefix_mark *m) {
 
 /* ---- prefix.c ---------------------------------------------------------------------------------------------------- */
 uint64_t prefix_hash(uint64_t before, const int32_t *id, size_t n);
-int32_t prefix_root(prefix *p, const prefix_key *space, bool make);         /* -1: none, or no room for one */
-int32_t prefix_child(const prefix *p, int32_t parent, const int32_t *id);   /* the whole block of these ids; -1: none */
-int32_t prefix_begins(const prefix *p, int32_t parent, const int32_t *id, int32_t n); /* a block that begins so, or -1 */
+int32_t prefix_root(prefix *p, const prefix_key *space, bool make);       /* -1: none, or no room for one */
+int32_t prefix_child(const prefix *p, int32_t parent, const int32_t *id); /* the whole block of these ids; -1: none */
+int32_t prefix_begins(const prefix *p, int32_t parent, const int32_t *id,
+                      int32_t n);                                                 /* a block that begins so, or -1 */
 int32_t prefix_node_new(prefix *p, int32_t parent, const int32_t *id, int32_t n); /* without pages; -1: no room */
-void prefix_page_give(prefix *p, int32_t node, int g, int32_t page);        /* the tree holds it too from now on */
+void prefix_page_give(prefix *p, int32_t node, int g, int32_t page); /* the tree holds it too from now on */
 /* A checkpoint `at` tokens into the block, which takes the slot over. False: no room, the windows' pages are not all
  * held, or it is there already; the slot is then still the caller's. */
 bool prefix_mark_new(prefix *p, int32_t node, int32_t at, int32_t slot, bool planned);
@@ -96,11 +97,12 @@ bool prefix_covers(const prefix *p, int32_t node, int32_t at, int32_t *missing);
 /* ---- prefix_evict.c ---------------------------------------------------------------------------------------------- */
 void prefix_use(prefix *p, int32_t node); /* it and all that it continues were just used */
 void prefix_lru_add(prefix *p, int32_t node);
-void prefix_loose_add(prefix *p, int32_t node, int g); /* no checkpoint needs this window's page */
+void prefix_loose_add(prefix *p, int32_t node, int g);          /* no checkpoint needs this window's page */
 void prefix_claim(prefix *p, int32_t node, int32_t at, int by); /* a checkpoint's, on the pages its windows need */
 void prefix_mark_unlink(prefix *p, int32_t mark);               /* gone, but for its slot */
-void prefix_node_remove(prefix *p, int32_t node); /* a leaf */
-void prefix_prune(prefix *p, int32_t node); /* removes it, and what it continues, as long as it is of no use to anybody */
+void prefix_node_remove(prefix *p, int32_t node);               /* a leaf */
+void prefix_prune(prefix *p,
+                  int32_t node); /* removes it, and what it continues, as long as it is of no use to anybody */
 bool prefix_node_room(prefix *p);
 bool prefix_mark_room(prefix *p, bool slot); /* for one more checkpoint, with a slot */
 

@@ -17,7 +17,8 @@ enum {
     SHARED_MS = 100,       /* a step with running streams aims to take no longer */
     ALONE_MS = 500,        /* a step of prompts only: how long a cancel may take */
     PAUSE_GRACE_MS = 1000, /* a reader that has been away for so long loses its place when others wait */
-    PATIENCE_MS = 250      /* how often to look whether that has happened */
+    PATIENCE_MS = 250,     /* how often to look whether that has happened */
+    MARK_EVERY = 2048      /* tokens between checkpoints where nothing else asks for one */
 };
 
 /* ---- who runs ---------------------------------------------------------------------------------------------------- */
@@ -32,8 +33,18 @@ static int running_index(const engine *e, const gen *g) {
     return -1;
 }
 
-static void finish_gen(engine *e, gen *g, finish why, int32_t stop_index, const error *err) {
+/* Pages and state go back; what was computed stays for others as long as there is room. */
+static void sequence_retire(engine *e, gen *g, bool keep) {
+    if (keep)
+        prefix_keep(e->prefix, &g->seq);
+    else
+        prefix_leave(e->prefix, &g->seq);
     sequence_reset(&g->seq, &e->store);
+    prefix_trim(e->prefix);
+}
+
+static void finish_gen(engine *e, gen *g, finish why, int32_t stop_index, const error *err) {
+    sequence_retire(e, g, why != FINISH_ERROR);
     pthread_mutex_lock(&e->mu);
     e->stats.requests_cancelled += why == FINISH_CANCELLED;
     e->stats.requests_failed += why == FINISH_ERROR;
@@ -49,7 +60,7 @@ static void finish_running(engine *e, gen *g, finish why, int32_t stop_index, co
 /* Gives the pages back; the tokens stay, and the request waits for its turn again. */
 static void preempt(engine *e, gen *g) {
     running_remove(e, running_index(e, g));
-    sequence_reset(&g->seq, &e->store);
+    sequence_retire(e, g, true);
     gen **at = &e->parked;
     while (*at && (*at)->number < g->number) at = &(*at)->next;
     g->next = *at;
@@ -78,19 +89,105 @@ static int32_t missing(const gen *g) {
     return (int32_t)g->seq.id.n - g->seq.n_computed;
 }
 
-/* Would this request's tokens, and the next, fit beside what running prompts still need? */
-static bool admissible(const engine *e, const gen *g) {
+/* ---- what the prompt cache has for a request --------------------------------------------------------------------- */
+/* Callers that want every row of the prompt get them computed. */
+static void match_find(engine *e, gen *g) {
+    if (g->sink.prompt)
+        g->match = (prefix_match){.node = -1, .mark = -1};
+    else
+        prefix_find(e->prefix, &g->space, g->seq.id.p, (int32_t)g->seq.id.n, &g->match);
+}
+
+static void match_take(engine *e, gen *g) {
+    prefix_take(e->prefix, &g->space, &g->match, &g->seq);
+    for (g->mark_next = 0; g->mark_next < g->n_marks && g->marks[g->mark_next] <= g->seq.n_computed;) g->mark_next++;
+}
+
+/* The request starts with what it has: counted, and told if there could have been more. */
+static void match_account(engine *e, gen *g) {
+    if (g->sink.prompt || !e->prefix || g->counted || g->leader) return;
+    g->counted = true;
+    const prefix_match *m = &g->match;
+    static const char *const why[] = {
+#define PREFIX_WHY(name, text) text,
+        PREFIX_WHYS
+#undef PREFIX_WHY
+    };
+    prefix_count(e->prefix, m);
+    log_write(m->why == PREFIX_WHY_nothing || m->why == PREFIX_WHY_unseen ? LOG_DEBUG : LOG_INFO,
+              "request %llu: %d of %d prompt tokens from the cache, %d in common with an earlier one: %s",
+              (unsigned long long)g->number, g->seq.n_computed, g->n_prompt, m->common, why[m->why]);
+    pthread_mutex_lock(&e->mu);
+    e->stats.cached_tokens_total += (uint64_t)g->seq.n_computed;
+    pthread_mutex_unlock(&e->mu);
+    pthread_mutex_lock(&g->mu);
+    g->stats.cached_tokens = g->seq.n_computed;
+    pthread_mutex_unlock(&g->mu);
+}
+
+/* The last place up to token n where r leaves something to take. */
+static int32_t leaves_at(const engine *e, const gen *r, int32_t n) {
+    bool exact;
+    prefix_marks(e->prefix, &exact);
+    if (!exact) return n / KV_PAGE * KV_PAGE;
+    int32_t at = n / MARK_EVERY * MARK_EVERY;
+    for (int32_t i = 0; i < r->n_marks && r->marks[i] <= n; i++) at = MAX(at, r->marks[i]);
+    return at;
+}
+
+/* Several requests with one beginning arrive together: one computes it, the others wait for it and compute the rest. */
+static void leader_find(engine *e, gen *g) {
+    g->leader = 0;
+    g->leader_to = g->seq.n_computed + KV_PAGE - 1; /* less is not worth it */
+    for (int i = 0; i < e->n_running && !g->sink.prompt && e->prefix; i++) {
+        const gen *r = e->running[i];
+        const int32_t most = MIN(r->n_prompt, (int32_t)g->seq.id.n - 1);
+        int32_t same = 0;
+        if (r == g || missing(r) <= 1 || memcmp(&r->space, &g->space, sizeof g->space) != 0) continue;
+        while (same < most && r->seq.id.p[same] == g->seq.id.p[same]) same++;
+        const int32_t to = leaves_at(e, r, same);
+        if (to <= g->leader_to || to <= r->seq.n_blocks * KV_PAGE) continue;
+        g->leader = r->number + 1;
+        g->leader_to = to;
+    }
+}
+
+static bool waits_for_leader(engine *e, gen *g) {
+    if (!g->leader) return false;
+    for (int i = 0; i < e->n_running; i++) {
+        const gen *r = e->running[i];
+        if (r->number + 1 == g->leader && missing(r) > 1 && r->seq.n_blocks * KV_PAGE < g->leader_to) return true;
+    }
+    g->leader = 0;
+    const prefix_match before = g->match;
+    match_find(e, g);
+    if (g->match.n > g->seq.n_computed) {
+        prefix_leave(e->prefix, &g->seq);
+        sequence_reset(&g->seq, &e->store);
+        match_take(e, g);
+    } else {
+        g->match = before;
+    }
+    match_account(e, g);
+    return false;
+}
+
+/* Would this request's tokens, and the next, fit beside what running prompts still need? What only the cache holds
+ * counts as free. */
+static bool admissible(engine *e, gen *g) {
     const kv_store *st = &e->store;
     if (st->n_slots && st->n_slots_free == 0) return false;
+    match_find(e, g);
     int64_t spare[KV_GROUPS];
     int32_t need[KV_GROUPS];
-    for (int k = 0; k < st->n_groups; k++) spare[k] = st->pool[k].n_free;
+    for (int k = 0; k < st->n_groups; k++) spare[k] = st->pool[k].n_free + st->pool[k].n_idle - g->match.idle[k];
     for (int i = -1; i < e->n_running; i++) {
         const gen *r = i < 0 ? g : e->running[i];
         int32_t upto = MIN((int32_t)r->seq.id.n + 1, r->seq.cap);
         sequence_missing(&r->seq, st, upto, need);
         for (int k = 0; k < st->n_groups; k++) {
-            int32_t held = r->seq.n_page[k] - r->seq.n_past[k];
+            int32_t held = i < 0 ? g->match.shared[k] : r->seq.n_page[k] - r->seq.n_past[k];
+            if (i < 0) need[k] -= g->match.n / KV_PAGE;
             spare[k] -= MIN(need[k], MAX(0, plan_pages(st->pool[k].window, e->chunk, upto) - held));
         }
     }
@@ -100,6 +197,9 @@ static bool admissible(const engine *e, const gen *g) {
 }
 
 static void admit(engine *e, gen *g) {
+    match_take(e, g);
+    leader_find(e, g);
+    match_account(e, g);
     if (!g->t_start) {
         g->t_start = clock_ns();
         pthread_mutex_lock(&g->mu);
@@ -241,7 +341,10 @@ static void step_add(engine *e, gen *g, int32_t n) {
 
 /* Makes place for n more rows of g; others may have to give theirs up. */
 static bool pages_make(engine *e, gen *g, int32_t n) {
+    int32_t need[KV_GROUPS];
     while (!sequence_extend(&g->seq, &e->store, g->seq.n_computed + n)) {
+        sequence_missing(&g->seq, &e->store, g->seq.n_computed + n, need);
+        if (prefix_room(e->prefix, need) && sequence_extend(&g->seq, &e->store, g->seq.n_computed + n)) break;
         gen *v = victim_find(e, g);
         if (!v) return false;
         preempt(e, v);
@@ -275,12 +378,21 @@ static int32_t prefill_budget(const engine *e) {
     return MIN(n, e->rows_max - e->step.n_rows);
 }
 
+/* Rows of g until the next place where its state must be kept. */
+static int32_t rows_to_mark(const engine *e, const gen *g) {
+    bool exact;
+    if (!prefix_marks(e->prefix, &exact) || !exact) return INT32_MAX;
+    int32_t at = (g->seq.n_computed / MARK_EVERY + 1) * MARK_EVERY;
+    if (g->mark_next < g->n_marks) at = MIN(at, g->marks[g->mark_next]);
+    return at - g->seq.n_computed;
+}
+
 /* Prompts share the rows that are left: even shares, and what a short one does not use goes to the longer ones. */
 static void fill_prefill(engine *e) {
     gen *want[e->batch];
     int n_want = 0;
     for (int i = 0; i < e->n_running; i++)
-        if (missing(e->running[i]) > 1) want[n_want++] = e->running[i];
+        if (missing(e->running[i]) > 1 && !waits_for_leader(e, e->running[i])) want[n_want++] = e->running[i];
     int32_t left = prefill_budget(e);
     while (n_want > 0 && left > 0) {
         int at = 0;
@@ -289,7 +401,7 @@ static void fill_prefill(engine *e) {
         gen *g = want[at];
         want[at] = want[--n_want];
         if (running_index(e, g) < 0) continue; /* preempted for another's pages */
-        int32_t n = MIN(missing(g), MAX(1, left / (n_want + 1)));
+        int32_t n = MIN(MIN(missing(g), rows_to_mark(e, g)), MAX(1, left / (n_want + 1)));
         if (g->sink.prompt) n = MIN(n, e->out_max - e->batch - (e->step.n_out - e->step.n_seqs));
         if (e->kv_late && g->seq.n_computed < g->n_prompt - 1) n = MIN(n, g->n_prompt - 1 - g->seq.n_computed);
         if (n <= 0) continue;
@@ -405,6 +517,22 @@ static void step_account(engine *e, uint64_t ns, int32_t decode_rows, uint64_t g
     pthread_mutex_unlock(&e->mu);
 }
 
+/* n more rows of g are computed: its whole blocks join the cache, checkpoints are taken. */
+static void rows_done(engine *e, gen *g, int32_t n) {
+    sequence *q = &g->seq;
+    const int32_t before = q->n_computed;
+    bool exact;
+    q->n_computed += n;
+    if (prefix_marks(e->prefix, &exact)) {
+        for (; g->mark_next < g->n_marks && g->marks[g->mark_next] <= q->n_computed; g->mark_next++)
+            prefix_mark_here(e->prefix, q, g->marks[g->mark_next], true);
+        if (before / MARK_EVERY < q->n_computed / MARK_EVERY)
+            prefix_mark_here(e->prefix, q, q->n_computed / MARK_EVERY * MARK_EVERY, false);
+    }
+    prefix_grow(e->prefix, q);
+    sequence_release(q, &e->store);
+}
+
 /* Runs the filled step and hands out what came of it. */
 static void step_run(engine *e) {
     step *s = &e->step;
@@ -426,10 +554,11 @@ static void step_run(engine *e) {
         step_part *p = &e->part[i];
         int32_t pos0 = p->g->seq.n_computed;
         sink_rows(e, p, pos0);
-        sequence_advance(&p->g->seq, &e->store, p->n_rows);
+        rows_done(e, p->g, p->n_rows);
         decode_rows += pos0 >= p->g->n_prompt ? p->n_rows : 0;
         sampled += p->sampled;
     }
+    prefix_trim(e->prefix);
     if (sampled == 1 || !e->parts.device->threads)
         for (int i = 0; i < s->n_seqs; i++) pick_task(e, i, 0);
     else if (sampled > 1)
@@ -478,6 +607,7 @@ bool scheduler_step(engine *e) {
 static void gauges_set(engine *e) {
     e->stats.running = e->n_running;
     e->stats.kv_bytes_used = kv_store_bytes_used(&e->store);
+    prefix_stats_get(e->prefix, &e->stats.prefix);
 }
 
 void *scheduler_main(void *arg) {

@@ -153,7 +153,7 @@ bool sequence_fork(sequence *to, const sequence *from, kv_store *st) {
 }
 
 bool sequence_mark(const sequence *s, kv_store *st, seq_mark *m) {
-    *m = (seq_mark){s->n_computed, -1};
+    *m = (seq_mark){s->n_computed, -1, false};
     if (s->slot < 0) return true;
     if (!st->n_slots_free) return false;
     m->slot = st->slot[--st->n_slots_free];

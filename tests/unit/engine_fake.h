@@ -40,7 +40,9 @@ static model_info fake_info;
 static kv_spec fake_spec;
 static const int32_t fake_eos_id = FAKE_EOS;
 static kv_layer fake_layers[2];
-static uint64_t fake_state[256];
+struct state_store {
+    uint64_t *hash; /* owns: [slots] */
+};
 
 model *model_open(checkpoint *c, device *d, const model_opts *o, error *err) {
     return mem_alloc(sizeof(model));
@@ -97,8 +99,9 @@ bool model_forward(model *m, kv_cache *kv, step *s, tensor logits, error *err) {
                 kv->token[g][(size_t)q->page[g][pos / KV_PAGE] * KV_PAGE + (size_t)(pos % KV_PAGE)] = s->ids[r];
             uint64_t state = 0;
             if (q->slot >= 0) {
-                if (pos == 0) fake_state[q->slot] = 0;
-                state = fake_state[q->slot] = fake_mix(fake_state[q->slot], (uint64_t)s->ids[r]);
+                uint64_t *hash = &s->state->hash[q->slot];
+                if (pos == 0) *hash = 0;
+                state = *hash = fake_mix(*hash, (uint64_t)s->ids[r]);
             }
             if (out < s->n_out && s->out[out] == r) fake_row(kv, q, pos, state, tensor_row(logits, out)), out++;
         }
@@ -132,12 +135,33 @@ static void fake_close(device *d) {
     pool_free(d->threads);
     free(d);
 }
-/* The slots themselves are fake_state. */
+static void fake_kv_copy(device *d, kv_cache *kv, int group, int32_t to, int32_t from) {
+    memcpy(kv->token[group] + (size_t)to * KV_PAGE, kv->token[group] + (size_t)from * KV_PAGE,
+           KV_PAGE * sizeof(int32_t));
+}
+static void fake_kv_read(device *d, kv_cache *kv, int group, int32_t page, void *host) {
+    memcpy(host, kv->token[group] + (size_t)page * KV_PAGE, KV_PAGE * sizeof(int32_t));
+}
+static void fake_kv_write(device *d, kv_cache *kv, int group, int32_t page, const void *host) {
+    memcpy(kv->token[group] + (size_t)page * KV_PAGE, host, KV_PAGE * sizeof(int32_t));
+}
 static state_store *fake_state_new(device *d, const state_spec *spec, error *err) {
-    return mem_alloc(1);
+    state_store *st = mem_alloc(sizeof *st);
+    st->hash = mem_alloc((size_t)spec->n_slots * sizeof *st->hash);
+    return st;
 }
 static void fake_state_free(device *d, state_store *st) {
+    free(st->hash);
     free(st);
+}
+static void fake_state_copy(device *d, state_store *st, int32_t to, int32_t from) {
+    st->hash[to] = st->hash[from];
+}
+static void fake_state_read(device *d, state_store *st, int32_t slot, void *host) {
+    memcpy(host, &st->hash[slot], sizeof *st->hash);
+}
+static void fake_state_write(device *d, state_store *st, int32_t slot, const void *host) {
+    memcpy(&st->hash[slot], host, sizeof *st->hash);
 }
 static const device_vtable fake_vt = {.name = "fake",
                                       .close = fake_close,
@@ -147,6 +171,12 @@ static const device_vtable fake_vt = {.name = "fake",
                                       .kv_free = fake_kv_free,
                                       .state_new = fake_state_new,
                                       .state_free = fake_state_free,
+                                      .kv_copy = fake_kv_copy,
+                                      .kv_read = fake_kv_read,
+                                      .kv_write = fake_kv_write,
+                                      .state_copy = fake_state_copy,
+                                      .state_read = fake_state_read,
+                                      .state_write = fake_state_write,
                                       .kv_page_bytes = fake_page_bytes};
 
 /* The neutral configuration; a test changes what it is about. */
@@ -160,8 +190,12 @@ static void fake_reset(void) {
 }
 
 static engine_opts fake_opts(void) {
-    return (engine_opts){
-        .model_id = "fake", .batch = 4, .queue_max = 64, .prefill_chunk = 64, .memory_budget = 1u << 30};
+    return (engine_opts){.model_id = "fake",
+                         .batch = 4,
+                         .queue_max = 64,
+                         .prefill_chunk = 64,
+                         .memory_budget = 1u << 30,
+                         .prompt_cache = -1};
 }
 
 static engine *fake_open(const engine_opts *o, error *err) {
