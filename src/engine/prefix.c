@@ -206,6 +206,30 @@ static int32_t mark_before(const prefix *p, int32_t node, int32_t n) {
     return -1;
 }
 
+/* Of the children of a block that begin like id [n] the one that gives most, of `room` tokens at most, and how much
+ * that is; -1: none does. *most: how much they have in common with it, taken or not. */
+static int32_t child_best(const prefix *p, int32_t parent, const int32_t *id, int32_t n, int32_t room, int32_t *most,
+                          int32_t *gain) {
+    int32_t best = -1;
+    *most = *gain = 0;
+    int32_t i = NODE(p, parent)->child;
+    for (int tries = 0; i >= 0 && tries < SIBLINGS; tries++, i = NODE(p, i)->next) {
+        const prefix_node *x = NODE(p, i);
+        const int32_t same = same_ids(x->id, id, MIN(x->n_ids, n));
+        int32_t use = MIN(same, room);
+        *most = MAX(*most, same);
+        for (int g = 0; g < p->st->n_groups; g++)
+            if (x->page[g] < 0) use = 0;
+        if (p->recurrent) {
+            int32_t at = 0;
+            for (int32_t k = x->mark; k >= 0 && MARK(p, k)->at <= use; k = MARK(p, k)->next) at = MARK(p, k)->at;
+            use = at;
+        }
+        if (use > *gain) *gain = use, best = i;
+    }
+    return best;
+}
+
 /* How much of the n tokens that end in node can be taken. */
 static void match_settle(const prefix *p, prefix_match *m, int32_t node, int32_t n) {
     int32_t missing = 0;
@@ -248,12 +272,13 @@ static bool seen_elsewhere(const prefix *p, const int32_t *id, int32_t n) {
 
 void prefix_find(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, prefix_match *m) {
     *m = (prefix_match){.node = -1, .mark = -1, .why = PREFIX_WHY_unseen};
-    int32_t node = p ? prefix_root(p, space, false) : -1, pos = 0, k = 0;
+    int32_t node = p ? prefix_root(p, space, false) : -1, pos = 0;
     if (node >= 0) {
         for (int32_t c; n - pos >= KV_PAGE && (c = prefix_child(p, node, id + pos)) >= 0; pos += KV_PAGE) node = c;
-        const int32_t part = child_most(p, node, id + pos, n - pos, &k);
+        int32_t k, gain;
+        const int32_t part = child_best(p, node, id + pos, n - pos, n - 1 - pos, &k, &gain);
         m->common = pos + k;
-        match_settle(p, m, part >= 0 ? part : node, MIN(m->common, n - 1));
+        match_settle(p, m, part >= 0 ? part : node, MIN(pos + gain, n - 1));
         match_pages(p, m);
     }
     if (!p) return;
