@@ -29,11 +29,16 @@ typedef struct options {
     const char *verb;
     const char **args; /* owns the array; positional arguments */
     int n_args;
+    int argc; /* of the verb, as given */
+    char **argv;
 } options;
 
 /* Reads argv[1..] for a verb. ERR_USAGE names the option, with the nearest known one. */
 bool options_read(options *o, const char *verb, int argc, char **argv, error *err);
 void options_free(options *o);
+/* The options as they were given, without positional arguments and those named in `without` ("host port"): for a
+ * process of our own that shall do the same. Appends to out; texts are borrowed. */
+void options_again(const options *o, const char *without, text_list *out);
 void options_help(const char *verb, buf *out); /* the options of a verb, one a line; nothing for a verb without */
 bool options_numbers(const char *list, int32_t **out, size_t *n, const char *flag,
                      error *err); /* "1,2,3"; *out: free() */
@@ -57,6 +62,8 @@ sampling cli_sampling(const options *o, const engine *e);
 bool cli_read(const char *path, buf *out, error *err);
 /* --thinking: 1 on, -1 off, 0 not given (the template decides). ERR_USAGE for other words. */
 bool cli_thinking(const options *o, int *out, error *err);
+/* Tells the service manager (systemd, $NOTIFY_SOCKET) how we are: "READY=1", "STOPPING=1"; nothing without one. */
+void cli_notify(const char *state);
 bool cli_color(void); /* standard output is a terminal and NO_COLOR is not set */
 /* Messages with the variables that the options ask for. */
 bool cli_prompt(const engine *e, const json *messages, const options *o, prompt *out, error *err);

@@ -67,18 +67,18 @@ static bool parse_flag(const char *text, bool *out) {
     return false;
 }
 
+static void list_add(text_list *l, const char *text) {
+    l->p = mem_resize(l->p, (l->n + 1) * sizeof *l->p);
+    l->p[l->n++] = text;
+}
+
 static bool assign(options *o, const option *p, const char *text, error *err) {
     void *field = (char *)o + p->at;
     double number = 0;
     int64_t integer = 0;
     switch (p->type) {
     case TEXT: *(const char **)field = text; break;
-    case LIST: {
-        text_list *l = field;
-        l->p = mem_resize(l->p, (l->n + 1) * sizeof *l->p);
-        l->p[l->n++] = text;
-        break;
-    }
+    case LIST: list_add(field, text); break;
     case FLAG:
         if (!parse_flag(text, field))
             return error_set(err, ERR_USAGE, "--%s takes true or false, not '%s'", p->flag, text);
@@ -139,7 +139,7 @@ static bool read_option(options *o, int argc, char **argv, int *i, error *err) {
 }
 
 bool options_read(options *o, const char *verb, int argc, char **argv, error *err) {
-    *o = (options){.verb = verb};
+    *o = (options){.verb = verb, .argc = argc, .argv = argv};
     o->args = mem_alloc(((size_t)argc + 1) * sizeof *o->args);
     set_defaults(o);
     if (!read_environment(o, verb, err)) return false;
@@ -156,6 +156,18 @@ bool options_read(options *o, const char *verb, int argc, char **argv, error *er
             o->args[o->n_args++] = argv[i];
     }
     return true;
+}
+
+void options_again(const options *o, const char *without, text_list *out) {
+    for (int i = 0; i < o->argc && strcmp(o->argv[i], "--"); i++) {
+        if (strncmp(o->argv[i], "--", 2)) continue;
+        const char *text = o->argv[i] + 2, *equals = strchr(text, '=');
+        const option *p = option_find((str){text, equals ? (size_t)(equals - text) : strlen(text)}, o->verb);
+        bool takes_next = p && p->type != FLAG && !equals && i + 1 < o->argc, drop = p && has_word(without, p->flag);
+        if (!drop) list_add(out, o->argv[i]);
+        if (takes_next && !drop) list_add(out, o->argv[i + 1]);
+        i += takes_next;
+    }
 }
 
 void options_free(options *o) {

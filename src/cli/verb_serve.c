@@ -1,12 +1,18 @@
-/* `hearth serve [MODEL]`: the listener comes up first (health: 503), then the model is loaded; SIGINT or SIGTERM drains
- * and ends. */
+/* `hearth serve [MODEL]`: the listener comes up first (health: 503), then the model is loaded, here or, with --isolate,
+ * in a child. The first SIGINT or SIGTERM drains and ends, the second ends at once. */
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#include "../base/limit.h"
+#include "../hub/hub.h"
 #include "../server/server.h"
 #include "cli.h"
 
-enum { DRAIN_MS = 120000 };
+enum { GRACE_S = 60 /* after the drain: for what is written to disk; then the process is ended */ };
 
 static bool log_options(const options *o, error *err) {
     log_level level;
@@ -37,7 +43,11 @@ static bool read_keys(const options *o, text_list *keys, buf *file, error *err) 
     return true;
 }
 
-static server *start(const options *o, const text_list *keys, error *err) {
+static bool is_child(const options *o) {
+    return o->unix_path && getenv("HEARTH_FRONT");
+}
+
+static bool settings(const options *o, const text_list *keys, server_opts *out, error *err) {
     server_opts s = SERVER_OPTS_INIT;
     s.host = o->host;
     s.port = (int)o->port;
@@ -51,15 +61,65 @@ static server *start(const options *o, const text_list *keys, error *err) {
     if (o->given.top_k) s.top_k = (int32_t)o->top_k;
     s.max_tokens = o->max_tokens;
     s.fixed_context = o->context_length > 0;
-    if (!cli_thinking(o, &s.thinking, err)) return NULL;
-    return server_start(NULL, &s, err);
+    s.behind_front = is_child(o);
+    *out = s;
+    return cli_thinking(o, &out->thinking, err);
 }
 
-static void say_ready(const options *o, const server *s, const engine *e, uint64_t since_ns) {
-    const model_info *m = engine_model(e);
-    fprintf(stderr, "hearth %s serves %s (%s, %s, %.0f MB) with a context of %d; ready after %.2f s\n", HEARTH_VERSION,
-            engine_model_id(e), m->architecture, m->quantization, (double)m->weight_bytes / 1e6, engine_context(e),
-            (double)(clock_ns() - since_ns) / 1e9);
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
+/* Waits for the first signal on a thread of its own, so that one during loading is heard too. */
+typedef struct ending {
+    const options *o;
+    server *s;
+    sigset_t signals; /* blocked in all threads until the first has come */
+    pthread_t thread;
+    pthread_mutex_t mu;
+    pthread_cond_t asked;
+    bool loading, ends; /* [mu] */
+} ending;
+
+static void *ending_main(void *arg) {
+    ending *w = arg;
+    int sig;
+    sigwait(&w->signals, &sig);
+    pthread_mutex_lock(&w->mu);
+    w->ends = true;
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &w->signals, NULL); /* the next one ends the process */
+    alarm((unsigned)w->o->drain_timeout + GRACE_S);
+    cli_notify("STOPPING=1");
+    if (!is_child(w->o)) fprintf(stderr, "hearth: ending; running requests may finish (again: at once)\n");
+    if (w->loading) { /* nothing has been promised to anybody */
+        server_stop(w->s, 0);
+        _exit(0);
+    }
+    pthread_cond_signal(&w->asked);
+    pthread_mutex_unlock(&w->mu);
+    return NULL;
+}
+
+static void ending_start(ending *w, const options *o, server *s, bool loading) {
+    w->o = o;
+    w->s = s;
+    w->loading = loading;
+    pthread_mutex_init(&w->mu, NULL);
+    pthread_cond_init(&w->asked, NULL);
+    sigemptyset(&w->signals);
+    sigaddset(&w->signals, SIGINT);
+    sigaddset(&w->signals, SIGTERM);
+    pthread_create(&w->thread, NULL, ending_main, w);
+}
+
+static void ending_wait(ending *w) {
+    pthread_mutex_lock(&w->mu);
+    while (!w->ends) pthread_cond_wait(&w->asked, &w->mu);
+    pthread_mutex_unlock(&w->mu);
+    server_stop(w->s, (int)w->o->drain_timeout * 1000);
+}
+
+/* ---- the engine in this process ---------------------------------------------------------------------------------- */
+static void say_addresses(const options *o, const server *s) {
     if (o->unix_path) {
         fprintf(stderr, "  socket %s\n", o->unix_path);
         return;
@@ -70,48 +130,142 @@ static void say_ready(const options *o, const server *s, const engine *e, uint64
             open, host, close, server_port(s));
 }
 
+static void say_ready(const options *o, const server *s, const engine *e, uint64_t since_ns) {
+    const model_info *m = engine_model(e);
+    fprintf(stderr, "hearth %s serves %s (%s, %s, %.0f MB) with a context of %d; ready after %.2f s\n", HEARTH_VERSION,
+            engine_model_id(e), m->architecture, m->quantization, (double)m->weight_bytes / 1e6, engine_context(e),
+            (double)(clock_ns() - since_ns) / 1e9);
+    if (!is_child(o)) say_addresses(o, s);
+}
+
 /* Loads the model behind a listener that is already up, then waits for a signal. */
-static bool serve(const options *o, const char *path, server *s, error *err) {
+static bool serve_here(const options *o, const char *path, const server_opts *so, error *err) {
     uint64_t since = clock_ns();
+    server *s = server_start(NULL, so, err);
+    if (!s) return false;
+    ending end = {0};
+    ending_start(&end, o, s, true);
     engine *e = cli_engine(o, path, false, err);
+    pthread_mutex_lock(&end.mu); /* for good when the process is ending already */
+    end.loading = false;
+    pthread_mutex_unlock(&end.mu);
     if (!e) {
         server_stop(s, 0);
         return false;
     }
     server_set_engine(s, e);
     say_ready(o, s, e, since);
-    sigset_t set;
-    int sig;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigwait(&set, &sig);
-    fprintf(stderr, "hearth: ending; running requests may finish (again: at once)\n");
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
-    server_stop(s, DRAIN_MS);
+    cli_notify("READY=1");
+    ending_wait(&end);
     engine_close(e);
     return true;
+}
+
+/* ---- the engine in children -------------------------------------------------------------------------------------- */
+/* A model's name: --model-id, its name in the store, or the last part of its path. Caller frees. */
+static char *name_of(const char *path, const hub_model *store, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(store[i].path, path) == 0) return mem_strdup(store[i].name);
+    str s = str_of(path);
+    while (s.n > 1 && s.p[s.n - 1] == '/') s.n--;
+    for (size_t i = s.n; i-- > 0;)
+        if (s.p[i] == '/' && i + 1 < s.n) {
+            s = str_slice(s, i + 1, s.n);
+            break;
+        }
+    if (str_ends(s, STR(".gguf"))) s.n -= 5;
+    return mem_strndup(s.p, s.n);
+}
+
+static void on_ready(void *arg) {
+    cli_notify("READY=1");
+}
+
+/* The exit code of a child that would not serve becomes ours. */
+static void on_refused(void *arg, int exit_code) {
+    atomic_int *code = arg;
+    atomic_store(code, exit_code);
+    kill(getpid(), SIGTERM);
+}
+
+/* The default model, and with --model-pool every other one of the store. *id is the default's name. */
+static pool_model *pool_of(const options *o, const char *path, const hub_model *store, size_t n_store, char **id,
+                           size_t *n) {
+    pool_model *m = mem_alloc((n_store + 1) * sizeof *m);
+    *id = o->model_id ? mem_strdup(o->model_id) : name_of(path, store, n_store);
+    m[0] = (pool_model){.id = *id, .path = path};
+    *n = 1;
+    for (size_t i = 0; i < n_store; i++) {
+        bool same = strcmp(store[i].path, path) == 0;
+        uint64_t need = store[i].bytes + store[i].bytes / 8 + (256u << 20); /* weights, workspace, a small context */
+        if (same) m[0].bytes = need;
+        if (!same && o->given.model_pool && strcmp(store[i].name, *id))
+            m[(*n)++] = (pool_model){.id = store[i].name, .path = store[i].path, .bytes = need};
+    }
+    return m;
+}
+
+static bool serve_front(const options *o, const char *path, const server_opts *so, int *code, error *err) {
+    size_t n_store = 0, n = 0;
+    hub_model *store = hub_list(&n_store);
+    char *id = NULL;
+    pool_model *models = pool_of(o, path, store, n_store, &id, &n);
+    text_list args = {0};
+    atomic_int refused = 0;
+    static const char *const first[] = {"hearth", "serve"};
+    args.p = mem_alloc(2 * sizeof *args.p);
+    for (; args.n < 2; args.n++) args.p[args.n] = first[args.n];
+    options_again(o,
+                  n > 1 ? "isolate model-pool host port unix model model-id default-model memory-budget"
+                        : "isolate model-pool host port unix model model-id default-model",
+                  &args);
+    pool_opts p = {.program = "/proc/self/exe",
+                   .argv = args.p,
+                   .n_argv = args.n,
+                   .models = models,
+                   .n_models = n,
+                   .resident_max = (int)o->model_pool,
+                   .drain_ms = (int)o->drain_timeout * 1000,
+                   .on_ready = on_ready,
+                   .on_refused = on_refused,
+                   .arg = &refused};
+    p.budget = o->memory_budget > 0 ? (uint64_t)(o->memory_budget * 1e9) : limit_memory() / 4 * 3;
+    server *s = server_start_front(&p, so, err);
+    if (s) {
+        fprintf(stderr, "hearth %s serves %s from a process of its own\n", HEARTH_VERSION, id);
+        say_addresses(o, s);
+        ending end = {0};
+        ending_start(&end, o, s, false);
+        ending_wait(&end);
+        *code = atomic_load(&refused);
+    }
+    free(args.p);
+    free(models);
+    free(id);
+    hub_list_free(store, n_store);
+    return s != NULL;
 }
 
 int verb_serve(const options *o) {
     error err = {0};
     text_list keys = {0};
     buf key_file = {0};
+    server_opts so;
+    int code = 0;
+    if (is_child(o)) prctl(PR_SET_NAME, "hearth");
     if (o->n_args > 1) error_set(&err, ERR_USAGE, "serve takes one model, not '%s'", o->args[1]);
     char *path = err.code == ERR_NONE ? cli_model_path(o, o->n_args ? o->args[0] : NULL, &err) : NULL;
-    bool ok = path && log_options(o, &err) && read_keys(o, &keys, &key_file, &err);
+    bool ok = path && log_options(o, &err) && read_keys(o, &keys, &key_file, &err) && settings(o, &keys, &so, &err);
+    if (ok && o->given.model_pool && !o->isolate) log_warn("--model-pool does nothing without --isolate");
     /* Blocked before any thread starts, so that sigwait alone sees them. */
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    server *s = ok ? start(o, &keys, &err) : NULL;
-    ok = s && serve(o, path, s, &err);
+    ok = ok && (o->isolate ? serve_front(o, path, &so, &code, &err) : serve_here(o, path, &so, &err));
     free(keys.p);
     buf_free(&key_file);
     free(path);
-    return ok ? 0 : cli_fail(&err);
+    return ok ? code : cli_fail(&err);
 }

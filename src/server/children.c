@@ -144,7 +144,7 @@ static char **child_argv(const children *p, const backend *b, arena *a) {
 }
 
 /* Between fork and exec: only calls that are safe there. */
-static void child_become(char **argv, char **env, pid_t parent) {
+static void child_become(const char *program, char **argv, char **env, pid_t parent) {
     sigset_t none;
     sigemptyset(&none);
     setpgid(0, 0); /* Ctrl-C at the terminal is the parent's */
@@ -155,7 +155,7 @@ static void child_become(char **argv, char **env, pid_t parent) {
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    if (getppid() == parent) execve(argv[0], argv, env);
+    if (getppid() == parent) execve(program, argv, env);
     kill(getpid(), SIGKILL); /* the parent went away meanwhile, or there is no such program */
 }
 
@@ -165,7 +165,7 @@ static void backend_start(children *p, backend *b, bool cold) {
     arena *a = arena_new(0);
     char **argv = child_argv(p, b, a);
     pid_t parent = getpid(), pid = fork();
-    if (pid == 0) child_become(argv, p->env, parent);
+    if (pid == 0) child_become(p->o.program, argv, p->env, parent);
     arena_free(a);
     b->started_ns = b->poll_ns = clock_ns();
     b->kill_ns = after_ms(LOAD_MAX_MS);

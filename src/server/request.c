@@ -270,6 +270,8 @@ void http_log(http_req *q, enum MHD_RequestTerminationCode how) {
     if (q->t_first) buf_printf(&b, ",\"first_byte_ms\":%.3f", ms(q->t_start, q->t_first));
     log_tokens(&b, q);
     buf_printf(&b, ",\"total_ms\":%.3f}", ms(q->t_start, now));
-    log_line(q->up && exchange_relayed(q->up) ? LOG_DEBUG : LOG_INFO, buf_view(&b)); /* the child has logged it */
+    /* The child has logged it; or the parent asks every second. */
+    bool dull = q->up ? exchange_relayed(q->up) : q->s->o.behind_front && str_is(q->path, "/health");
+    log_line(dull ? LOG_DEBUG : LOG_INFO, buf_view(&b));
     buf_free(&b);
 }

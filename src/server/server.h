@@ -53,7 +53,8 @@ typedef struct pool_model {
 } pool_model;
 /* All borrowed until server_stop. */
 typedef struct pool_opts {
-    const char *const *argv; /* [n_argv] program and arguments of a child; --unix, --model and --model-id are added */
+    const char *program;     /* of a child */
+    const char *const *argv; /* [n_argv] its arguments; --unix, --model and --model-id are added */
     size_t n_argv;
     const pool_model *models; /* [n_models]; the first is the default */
     size_t n_models;

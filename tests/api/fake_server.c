@@ -77,7 +77,8 @@ static server *start_front(settings *o, int argc, char **argv, error *err) {
     char self[512];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n < 0 ? 0 : n] = 0;
-    args[o->p.n_argv++] = o->child ? o->child : strdup(self);
+    o->p.program = o->child ? o->child : strdup(self);
+    args[o->p.n_argv++] = "fake_server";
     for (int i = 1; i + 1 < argc && i < 60; i += 2) {
         bool mine = false;
         for (size_t k = 0; k < COUNT(own); k++) mine |= !strcmp(argv[i] + 2, own[k]);
