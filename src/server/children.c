@@ -342,8 +342,8 @@ static void decide(children *p, uint64_t now) {
 }
 
 /* ---- health ------------------------------------------------------------------------------------------------------ */
-/* Without the lock: asks one child. True when something changed. */
-static bool poll_child(children *p, backend *b) {
+/* Without the lock: asks one child. */
+static void poll_child(children *p, backend *b) {
     char path[sizeof b->socket];
     pthread_mutex_lock(&p->mu);
     uint64_t now = clock_ns();
@@ -351,19 +351,19 @@ static bool poll_child(children *p, backend *b) {
     unsigned life = b->starts;
     memcpy(path, b->socket, sizeof path);
     pthread_mutex_unlock(&p->mu);
-    if (!ask) return false;
+    if (!ask) return;
     int status = 0;
     buf body = {0};
     error e = {0};
     bool answered = upstream_fetch(path, "GET /health HTTP/1.0\r\n\r\n", ANSWER_MS, &status, &body, &e);
     bool healthy = answered && status == 200, first = false;
     pthread_mutex_lock(&p->mu);
-    bool same = b->starts == life && b->pid, changed = same && healthy != b->healthy;
+    bool same = b->starts == life && b->pid;
     if (same) {
         b->healthy = healthy;
         if (healthy && b->state == B_LOADING) {
             b->state = B_READY;
-            b->was_ready = changed = true;
+            b->was_ready = true;
             b->used_ns = clock_ns();
             first = b == p->b && !p->said_ready;
             log_info("%s is served by process %d", b->model->id, (int)b->pid);
@@ -382,7 +382,6 @@ static bool poll_child(children *p, backend *b) {
     pthread_mutex_unlock(&p->mu);
     buf_free(&body);
     if (first && p->o.on_ready) p->o.on_ready(p->o.arg);
-    return changed;
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
@@ -435,9 +434,8 @@ static void *children_main(void *arg) {
         uint64_t seen;
         ssize_t got = read(p->wake_fd, &seen, sizeof seen);
         (void)got; /* nothing in it: something else woke us */
-        changed = false;
-        for (size_t i = 0; i < p->o.n_models; i++) changed |= poll_child(p, &p->b[i]);
-        if (changed) front_wake_waiting(p->f);
+        for (size_t i = 0; i < p->o.n_models; i++) poll_child(p, &p->b[i]);
+        front_wake_waiting(p->f); /* also without news: patience has an end */
     }
     free(fds);
     children_end(p);

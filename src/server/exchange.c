@@ -281,25 +281,23 @@ static bool step_wait(exchange *x) {
     struct sockaddr_un a;
     error e = {0};
     waiting_list(x, true); /* first: a change behind children_enter's answer must wake us */
-    children_answer now =
-        children_enter(x->f->all, &x->place, x->retried && clock_ns() < x->patient_until, a.sun_path, &e);
+    bool patient = x->retried && clock_ns() < x->patient_until;
+    children_answer now = children_enter(x->f->all, &x->place, patient, a.sun_path, &e);
     if (now == POOL_WAIT) return false;
-    waiting_list(x, false);
-    if (now == POOL_NO) {
-        fail(x, &e);
-        return false;
-    }
-    int fd = upstream_connect(a.sun_path);
+    int fd = now == POOL_READY ? upstream_connect(a.sun_path) : -1;
     if (fd >= 0) {
+        waiting_list(x, false);
         socket_take(x, fd);
         x->state = X_SEND;
         return true;
     }
-    if (errno == ECONNREFUSED || errno == ENOENT) {
-        broken(x);
-        return x->state == X_WAIT;
+    if (now == POOL_READY && (errno == ECONNREFUSED || errno == ENOENT)) { /* dead, and not buried yet */
+        children_leave(x->f->all, &x->place);
+        if (patient) return false; /* whoever buries it wakes us */
+        error_set(&e, ERR_UNAVAILABLE, "the engine's process died and is being started again");
+    } else if (now == POOL_READY) {
+        error_errno(&e, ERR_UNAVAILABLE, "the engine's process takes no connection");
     }
-    error_errno(&e, ERR_UNAVAILABLE, "the engine's process takes no connection");
     fail(x, &e);
     return false;
 }
