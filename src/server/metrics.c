@@ -29,7 +29,7 @@ void metrics_observe(http_req *q) {
         if (!r->choices[i].g) continue; /* it was not admitted */
         gen_stats_get(r->choices[i].g, &st);
         observe(&t->queue, (double)st.queued_ns / 1e9);
-        if (!st.prefill_ns) continue; /* it never ran */
+        if (!st.prefill_ns && !st.generated_tokens) continue; /* it never ran */
         observe(&t->prefill, (double)st.prefill_ns / 1e9);
         uint64_t before = q->t_ready > q->t_start ? q->t_ready - q->t_start : 0;
         if (st.generated_tokens) observe(&t->first_token, (double)(before + st.queued_ns + st.prefill_ns) / 1e9);

@@ -13,7 +13,7 @@ typedef struct settings {
     pool_opts p;
     int load_ms, drain_ms, isolate, exit_code;
     const char *keys[4], *hosts[4], *origins[4], *fail_load;
-    char *child, *models;
+    char *child, *models, *model, *refuse;
     uint64_t need;
 } settings;
 
@@ -56,7 +56,8 @@ static bool set(settings *o, const char *name, char *value) {
     if (!strcmp(name, "need")) return o->need = (uint64_t)atoll(value), true;
     if (!strcmp(name, "budget")) return o->p.budget = (uint64_t)atoll(value), true;
     if (!strcmp(name, "model-id")) return o->f.model_id = value, true;
-    if (!strcmp(name, "model")) return true; /* a child is told which; the script is the same */
+    if (!strcmp(name, "model")) return o->model = value, true; /* a child is told which; the script is the same */
+    if (!strcmp(name, "refuse")) return o->refuse = value, true;
     if (!strcmp(name, "memory-budget")) return true;
     if (!strcmp(name, "bodies-max")) return o->s.bodies_max = (size_t)atoll(value), true;
     if (!strcmp(name, "host")) return o->s.host = value, true;
@@ -117,6 +118,7 @@ int main(int argc, char **argv) {
         if (strncmp(argv[i], "--", 2) || !set(&o, argv[i] + 2, argv[i + 1]))
             return fprintf(stderr, "what is %s?\n", argv[i]), 2;
     if (o.exit_code && o.s.behind_front) return o.exit_code;
+    if (o.refuse && o.model && !strcmp(o.refuse, o.model)) return 4;
     sigset_t stop;
     sigemptyset(&stop);
     sigaddset(&stop, SIGTERM);
