@@ -23,6 +23,7 @@ static void event_close(buf *out) {
 }
 
 static const char *stop_reason(const choice *c) {
+    if (choice_calls(c)) return "tool_use";
     switch (c->why) {
     case FINISH_LENGTH: return "max_tokens";
     case FINISH_STOP_STRING: return "stop_sequence";
@@ -46,6 +47,11 @@ static void write_usage(gen_run *r, buf *out) {
         out,
         "{\"input_tokens\":%d,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%d,\"output_tokens\":%d}",
         st.prompt_tokens - st.cached_tokens, st.cached_tokens, st.generated_tokens);
+}
+
+/* Clients of this API expect ids of this form. */
+static const char *tool_id(const call *t) {
+    return strchr(t->id, '_') + 1;
 }
 
 static void write_head(const gen_run *r, buf *out) {
@@ -100,6 +106,23 @@ static void block_delta(gen_run *r, const char *type, const char *key, str text,
     event_close(out);
 }
 
+static void tool(gen_run *r, choice *c, call *t, const gen_event *ev, buf *out) {
+    switch (ev->kind) {
+    case GEN_CALL:
+        block_close(r, out);
+        state_of(r)->open = BLOCK_TOOL;
+        event_open(out, "content_block_start");
+        buf_printf(out, ",\"index\":%d,\"content_block\":{\"type\":\"tool_use\",\"id\":\"toolu_%s\",\"name\":",
+                   state_of(r)->index, tool_id(t));
+        json_write_string(out, buf_view(&t->name));
+        buf_puts(out, ",\"input\":{}}");
+        event_close(out);
+        break;
+    case GEN_ARGS: block_delta(r, "input_json_delta", "partial_json", ev->text, out); break;
+    default: block_close(r, out);
+    }
+}
+
 static void delta(gen_run *r, choice *c, str text, bool reasoning, buf *out) {
     if (!text.n) return;
     block_open(r, reasoning ? BLOCK_THINKING : BLOCK_TEXT, out);
@@ -134,6 +157,24 @@ static void ping(gen_run *r, buf *out) {
 }
 
 /* ---- whole ------------------------------------------------------------------------------------------------------- */
+/* Arguments that did not become JSON are shown as they are. */
+static void write_tool_use(gen_run *r, const call *t, bool comma, buf *out) {
+    buf_printf(out, "%s{\"type\":\"tool_use\",\"id\":\"toolu_%s\",\"name\":", comma ? "," : "", tool_id(t));
+    json_write_string(out, buf_view(&t->name));
+    buf_puts(out, ",\"input\":");
+    const json *input = t->args.n ? json_read(r->q->a, buf_view(&t->args), NULL, NULL) : NULL;
+    if (json_is(input, JSON_OBJECT)) {
+        buf_str(out, buf_view(&t->args));
+    } else if (t->args.n) {
+        buf_puts(out, "{\"_raw\":");
+        json_write_string(out, buf_view(&t->args));
+        buf_putc(out, '}');
+    } else {
+        buf_puts(out, "{}");
+    }
+    buf_putc(out, '}');
+}
+
 static void reply(gen_run *r, buf *out) {
     choice *c = &r->choices[0];
     write_head(r, out);
@@ -145,11 +186,13 @@ static void reply(gen_run *r, buf *out) {
         buf_puts(out, ",\"signature\":\"\"}");
         any = true;
     }
-    if (c->content.n || !any) {
+    if (c->content.n || (!any && !c->n_calls)) {
         buf_printf(out, "%s{\"type\":\"text\",\"text\":", any ? "," : "");
         json_write_string(out, buf_view(&c->content));
         buf_putc(out, '}');
+        any = true;
     }
+    for (int i = 0; i < c->n_calls; i++, any = true) write_tool_use(r, &c->calls[i], any, out);
     buf_puts(out, "],");
     write_stop(r, c, out);
     buf_puts(out, ",\"usage\":");
@@ -159,6 +202,7 @@ static void reply(gen_run *r, buf *out) {
 
 static const surface messages_surface = {.begin = begin,
                                          .delta = delta,
+                                         .tool = tool,
                                          .choice_end = choice_end,
                                          .end = end,
                                          .error = stream_error,

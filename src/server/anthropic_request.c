@@ -212,29 +212,7 @@ static bool tool_choice_read(translation *t, const json *v, error *err) {
     return true;
 }
 
-/* ---- thinking and output ----------------------------------------------------------------------------------------- */
-static void thinking_set(translation *t, bool on) {
-    json_builder b = {.a = t->a};
-    json_put(&b, "enable_thinking", json_of_bool(on));
-    json_put(&t->core, "chat_template_kwargs", json_object(&b));
-}
-
-static bool thinking_read(translation *t, const json *v, error *err) {
-    if (!v || json_is(v, JSON_NULL)) return true;
-    str type = json_str(json_get(v, "type"), (str){0});
-    bool on = str_is(type, "enabled") || str_is(type, "adaptive");
-    if (!on && !str_is(type, "disabled"))
-        return error_field(err, ERR_INVALID, "thinking", "thinking.type must be enabled, adaptive or disabled");
-    thinking_set(t, on);
-    const json *budget = json_get(v, "budget_tokens");
-    if (!on || !budget || json_is(budget, JSON_NULL)) return true;
-    if (!json_is(budget, JSON_INT) || budget->integer < 0 || budget->integer > INT32_MAX)
-        return error_field(err, ERR_INVALID, "thinking.budget_tokens",
-                           "thinking.budget_tokens must be a positive integer");
-    json_put(&t->core, "thinking_token_budget", *budget);
-    return true;
-}
-
+/* ---- output ----------------------------------------------------------------------------------------------------- */
 static bool format_read(translation *t, const char *param, const json *v, error *err) {
     if (!v || json_is(v, JSON_NULL)) return true;
     const json *schema = json_get(v, "schema");
@@ -272,7 +250,7 @@ bool anthropic_translate(const json *body, translation *t, error *err) {
     if (!body_sort(SURFACE_MESSAGES, body, &t->core, &t->unknown, err) ||
         !system_read(t, json_get(body, "system"), err) || !messages_read(t, json_get(body, "messages"), err) ||
         !tools_read(t, json_get(body, "tools"), err) || !tool_choice_read(t, json_get(body, "tool_choice"), err) ||
-        !thinking_read(t, json_get(body, "thinking"), err) || !output_read(t, body, err))
+        !output_read(t, body, err))
         return false;
     json_put(&t->core, "messages", json_list_built(&t->messages));
     return true;

@@ -95,7 +95,7 @@ static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
             .n_stops = r->n_stops,
             .ignore_eos = r->ignore_eos,
             .keep_special = r->keep_special,
-            .want_tokens = r->logprobs,
+            .want_tokens = r->logprobs || run->trace,
             .logprobs = r->logprobs,
             .top_logprobs = (int32_t)MAX(r->top_logprobs, 0),
             .split_thinking = think != NULL,
@@ -137,7 +137,9 @@ bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_pr
     run->choices = arena_array(q->a, choice, r->n);
     make_id(run->id, sizeof run->id, id_prefix);
     prompt p = {.tokens_max = engine_context(e)};
-    bool ok = build_prompt(q, r, e, &p, err) && admit_tokens(run, e, p.ids.n, err) && submit(run, e, &p, err);
+    bool ok = build_prompt(q, r, e, &p, err) && admit_tokens(run, e, p.ids.n, err);
+    if (ok) trace_begin(run, &p);
+    ok = ok && submit(run, e, &p, err);
     prompt_free(&p);
     if (!ok) {
         run_free(run);
@@ -155,6 +157,7 @@ void run_cancel(gen_run *r) {
 
 void run_free(gen_run *r) {
     if (!r) return;
+    trace_end(r);
     for (int i = 0; i < r->n; i++) {
         choice *c = &r->choices[i];
         gen_free(c->g);
@@ -232,7 +235,8 @@ static void on_event(choice *c, const gen_event *ev) {
     case GEN_ARGS:
     case GEN_CALL_END: on_call(c, ev); break;
     case GEN_TOKEN:
-        if (r->req->logprobs) r->surface->token(r, c, ev);
+        trace_token(r, c, ev->token);
+        if (r->req->logprobs && r->surface->token) r->surface->token(r, c, ev);
         break;
     case GEN_PROGRESS:
         r->progress_done = ev->done;

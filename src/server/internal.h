@@ -14,6 +14,7 @@
 typedef struct http_req http_req;
 typedef struct conn conn;
 typedef struct gen_run gen_run;
+typedef struct trace trace;
 typedef struct exchange exchange; /* front.h */
 
 /* ---- routes (route.c, routes.def) -------------------------------------------------------------------------------- */
@@ -252,6 +253,7 @@ struct gen_run {
     int32_t progress_done, progress_total;
     gen_stats past; /* of generations that are freed already */
     void *state;    /* arena; the surface's own */
+    trace *trace;   /* owns; NULL: not asked for */
     error err;
 };
 /* Renders or takes the prompt, admits, submits n generations. */
@@ -267,9 +269,17 @@ gen_stats run_stats(const gen_run *r); /* of all choices: tokens of replies adde
 bool choice_calls(const choice *c);    /* it ends with calls to be answered: there is one, and all are whole */
 void run_usage(gen_run *r, buf *out);  /* the usage object */
 
+/* ---- --trace (trace.c) ---- */
+void trace_begin(gen_run *r, const prompt *p);
+void trace_token(gen_run *r, const choice *c, int32_t id);
+void trace_end(gen_run *r);        /* writes the file and frees */
+const char *finish_name(finish f); /* "stop", "length" ... for logs */
+
 /* ---- what OpenAI's surfaces share (openai.c) ---- */
 const char *openai_finish(const choice *c); /* finish_reason */
 void openai_logprob(buf *out, float logprob);
+void openai_token_logprob(const gen_run *r, const gen_event *ev,
+                          buf *out);                              /* with bytes; a comma before all but the first */
 void openai_head(const gen_run *r, const char *object, buf *out); /* {"id", "object", "created", "model" */
 void openai_prefix(gen_run *r, const char *object);               /* r->prefix: a frame up to the choice's index */
 void openai_last_frame(gen_run *r, buf *out);                     /* closes a choice's last frame, with usage */
@@ -329,6 +339,7 @@ void metrics_write(server *s, engine *e, buf *out); /* without an engine: what t
 
 struct server {
     server_opts o;
+    struct response_store *responses; /* owns; NULL: nothing is stored */
     struct MHD_Daemon *daemon;
     int listen_fd, port;
     char *unix_path; /* owns */

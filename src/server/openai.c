@@ -10,10 +10,39 @@ void openai_logprob(buf *out, float logprob) {
     json_write_real(out, MAX((double)logprob, -9999.0)); /* OpenAI's stand-in for minus infinity */
 }
 
+/* A token as text and as the bytes it stands for; half a character shows as U+FFFD in the text and exactly in the
+ * bytes. */
+static void write_token(buf *out, const tokenizer *t, int32_t id, float logprob) {
+    buf b = {0};
+    tokenizer_bytes(t, id, &b);
+    buf_puts(out, "{\"token\":");
+    json_write_string(out, buf_view(&b));
+    buf_puts(out, ",\"logprob\":");
+    openai_logprob(out, logprob);
+    buf_puts(out, ",\"bytes\":[");
+    for (size_t i = 0; i < b.n; i++) buf_printf(out, "%s%u", i ? "," : "", (unsigned char)b.p[i]);
+    buf_putc(out, ']');
+    buf_free(&b);
+}
+
+void openai_token_logprob(const gen_run *r, const gen_event *ev, buf *out) {
+    if (out->n) buf_putc(out, ',');
+    write_token(out, r->tok, ev->token, ev->logprob);
+    buf_puts(out, ",\"top_logprobs\":[");
+    for (int i = 0; i < ev->n_top; i++) {
+        if (i) buf_putc(out, ',');
+        write_token(out, r->tok, ev->top[i].id, ev->top[i].logprob);
+        buf_putc(out, '}');
+    }
+    buf_puts(out, "]}");
+}
+
 void openai_head(const gen_run *r, const char *object, buf *out) {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object,
                (long long)r->created);
     json_write_string(out, str_of(r->model));
+    buf_puts(out, ",\"system_fingerprint\":");
+    json_write_string(out, str_of(engine_fingerprint(atomic_load(&r->q->s->e))));
 }
 
 void openai_prefix(gen_run *r, const char *object) {

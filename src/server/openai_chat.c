@@ -3,33 +3,8 @@
 
 static const char CHUNK[] = "chat.completion.chunk";
 
-/* ---- log-probabilities ------------------------------------------------------------------------------------------- */
-/* A token as text and as the bytes it stands for; half a character shows as U+FFFD in the text and exactly in the
- * bytes. */
-static void write_token(buf *out, const tokenizer *t, int32_t id, float logprob) {
-    buf b = {0};
-    tokenizer_bytes(t, id, &b);
-    buf_puts(out, "{\"token\":");
-    json_write_string(out, buf_view(&b));
-    buf_puts(out, ",\"logprob\":");
-    openai_logprob(out, logprob);
-    buf_puts(out, ",\"bytes\":[");
-    for (size_t i = 0; i < b.n; i++) buf_printf(out, "%s%u", i ? "," : "", (unsigned char)b.p[i]);
-    buf_putc(out, ']');
-    buf_free(&b);
-}
-
 static void chat_token(gen_run *r, choice *c, const gen_event *ev) {
-    buf *b = &c->logprobs;
-    if (b->n) buf_putc(b, ',');
-    write_token(b, r->tok, ev->token, ev->logprob);
-    buf_puts(b, ",\"top_logprobs\":[");
-    for (int i = 0; i < ev->n_top; i++) {
-        if (i) buf_putc(b, ',');
-        write_token(b, r->tok, ev->top[i].id, ev->top[i].logprob);
-        buf_putc(b, '}');
-    }
-    buf_puts(b, "]}");
+    openai_token_logprob(r, ev, &c->logprobs);
 }
 
 static void write_logprobs(choice *c, buf *out) {

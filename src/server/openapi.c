@@ -11,9 +11,7 @@ static const struct {
     const char *name, *schema;
 } special[] = {
     {"messages", "{\"type\":\"array\",\"minItems\":1,\"items\":{\"$ref\":\"#/components/schemas/ChatMessage\"}}"},
-    {"prompt",
-     "{\"anyOf\":[{\"type\":\"string\",\"minLength\":1},{\"type\":\"array\",\"minItems\":1,\"items\":{\"anyOf\":["
-     "{\"type\":\"string\",\"minLength\":1},{\"type\":\"integer\",\"minimum\":0}]}}]}"},
+    {"prompt", "{\"type\":\"string\",\"minLength\":1}"},
     {"stop",
      "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"maxItems\":256,\"items\":{\"type\":\"string\"}}]}"},
     {"logit_bias", "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\"}}"},

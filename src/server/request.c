@@ -245,9 +245,18 @@ static double ms(uint64_t from, uint64_t to) {
     return from && to > from ? (double)(to - from) / 1e6 : 0;
 }
 
+const char *finish_name(finish f) {
+    static const char *const names[] = {[FINISH_NONE] = "none",           [FINISH_STOP] = "stop",
+                                        [FINISH_LENGTH] = "length",       [FINISH_STOP_STRING] = "stop_string",
+                                        [FINISH_CANCELLED] = "cancelled", [FINISH_ERROR] = "error"};
+    return names[f];
+}
+
 static void log_tokens(buf *b, const http_req *q) {
     if (!q->run || !q->run->n) return;
     gen_stats st = run_stats(q->run);
+    buf_printf(b, ",\"stream\":%s,\"finish\":\"%s\",\"reasoning_tokens\":%d", q->run->req->stream ? "true" : "false",
+               finish_name(q->run->choices[0].why), st.reasoning_tokens);
     buf_printf(b, ",\"prompt_tokens\":%d,\"cached_tokens\":%d,\"completion_tokens\":%d", st.prompt_tokens,
                st.cached_tokens, st.generated_tokens);
     buf_printf(b, ",\"queued_ms\":%.3f,\"prefill_ms\":%.3f,\"decode_ms\":%.3f", st.queued_ns / 1e6, st.prefill_ns / 1e6,

@@ -1,4 +1,5 @@
-/* The store of POST /v1/responses over SQLite. Not here: what a response is (responses.c). */
+/* The store of POST /v1/responses over SQLite. A thread of its own writes, so that nobody who serves streams waits for
+ * a disk; whoever reads waits for what is on its way. Not here: what a response is (responses.c). */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sqlite3.h>
@@ -9,11 +10,26 @@
 #include "response_store.h"
 
 enum { LAYOUT = 1, BUSY_MS = 2000 };
+
+typedef struct pending {
+    struct pending *next;
+    arena *a; /* owns; holds this and all texts */
+    str id, owner;
+    stored_response r;
+    size_t bytes;
+} pending;
+
 struct response_store {
-    sqlite3 *db; /* owns */
-    pthread_mutex_t lock;
+    sqlite3 *db;          /* owns */
+    pthread_mutex_t lock; /* of the database */
     int64_t ttl_s;
     size_t bytes_max;
+    pthread_mutex_t mu; /* of all below */
+    pthread_cond_t changed;
+    pending *first, **end; /* owns */
+    size_t waiting_bytes;
+    bool writing, closing, started;
+    pthread_t writer;
 };
 
 static bool failed(response_store *s, const char *what, error *err) {
@@ -73,34 +89,6 @@ static bool put_aside(const char *path) {
     return ok;
 }
 
-response_store *response_store_open(const char *path, int64_t ttl_s, size_t bytes_max, error *err) {
-    response_store *s = mem_alloc(sizeof *s);
-    pthread_mutex_init(&s->lock, NULL);
-    s->ttl_s = ttl_s;
-    s->bytes_max = bytes_max;
-    error first = {0};
-    bool ok = db_open(s, path, &first);
-    if (!ok && path && damaged(s)) {
-        sqlite3_close(s->db);
-        s->db = NULL;
-        if (put_aside(path)) {
-            first = (error){0};
-            ok = db_open(s, path, &first);
-        }
-    }
-    if (ok) return s;
-    if (err) *err = first;
-    response_store_close(s);
-    return NULL;
-}
-
-void response_store_close(response_store *s) {
-    if (!s) return;
-    sqlite3_close(s->db);
-    pthread_mutex_destroy(&s->lock);
-    free(s);
-}
-
 /* ---- statements; the lock is held ---------------------------------------------------------------------------------
  */
 static sqlite3_stmt *prepare(response_store *s, const char *sql, error *err) {
@@ -151,7 +139,7 @@ static bool make_room(response_store *s, size_t need, error *err) {
     return true;
 }
 
-/* ---- using it ---------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 static bool insert(response_store *s, str id, str owner, const stored_response *r, size_t bytes, error *err) {
     sqlite3_stmt *q = prepare(s, "INSERT OR REPLACE INTO response VALUES(?,?,?,?,?,?,?,?,?,?)", err);
     if (!q) return false;
@@ -169,19 +157,124 @@ static bool insert(response_store *s, str id, str owner, const stored_response *
     return finish(s, q, "storing", err);
 }
 
+static bool write_one(response_store *s, const pending *p, error *err) {
+    pthread_mutex_lock(&s->lock);
+    bool ok = run(s, "BEGIN IMMEDIATE", err);
+    if (ok) {
+        ok = drop_expired(s, err) && make_room(s, p->bytes, err) && insert(s, p->id, p->owner, &p->r, p->bytes, err);
+        ok = run(s, ok ? "COMMIT" : "ROLLBACK", err) && ok;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return ok;
+}
+
+static void *writer_main(void *arg) {
+    response_store *s = arg;
+    pthread_mutex_lock(&s->mu);
+    for (;;) {
+        pending *p = s->first;
+        if (!p && s->closing) break;
+        if (!p) {
+            pthread_cond_wait(&s->changed, &s->mu);
+            continue;
+        }
+        s->first = p->next;
+        if (!s->first) s->end = &s->first;
+        s->waiting_bytes -= p->bytes;
+        s->writing = true;
+        pthread_mutex_unlock(&s->mu);
+        error e = {0};
+        if (!write_one(s, p, &e)) log_warn("%s", e.msg);
+        arena_free(p->a);
+        pthread_mutex_lock(&s->mu);
+        s->writing = false;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->mu);
+    return NULL;
+}
+
+static void wait_written(response_store *s) {
+    pthread_mutex_lock(&s->mu);
+    while (s->first || s->writing) pthread_cond_wait(&s->changed, &s->mu);
+    pthread_mutex_unlock(&s->mu);
+}
+
+static str keep(arena *a, str v) {
+    return v.p ? (str){arena_copy(a, v.p, v.n), v.n} : v;
+}
+
+response_store *response_store_open(const char *path, int64_t ttl_s, size_t bytes_max, error *err) {
+    response_store *s = mem_alloc(sizeof *s);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->mu, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    s->end = &s->first;
+    s->ttl_s = ttl_s;
+    s->bytes_max = bytes_max;
+    error first = {0};
+    bool ok = db_open(s, path, &first);
+    if (!ok && path && damaged(s)) {
+        sqlite3_close(s->db);
+        s->db = NULL;
+        if (put_aside(path)) {
+            first = (error){0};
+            ok = db_open(s, path, &first);
+        }
+    }
+    if (ok) s->started = pthread_create(&s->writer, NULL, writer_main, s) == 0;
+    if (ok && !s->started) ok = error_set(&first, ERR_INTERNAL, "response store: no thread");
+    if (ok) return s;
+    if (err) *err = first;
+    response_store_close(s);
+    return NULL;
+}
+
+void response_store_close(response_store *s) {
+    if (!s) return;
+    if (s->started) {
+        pthread_mutex_lock(&s->mu);
+        s->closing = true;
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->mu);
+        pthread_join(s->writer, NULL);
+    }
+    sqlite3_close(s->db);
+    pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->mu);
+    pthread_cond_destroy(&s->changed);
+    free(s);
+}
+
+/* ---- using it ---------------------------------------------------------------------------------------------------- */
 bool response_store_put(response_store *s, str id, str owner, const stored_response *r, error *err) {
     size_t bytes = r->input.n + r->own_input.n + r->output.n + r->instructions.n + r->object.n;
     if (bytes > s->bytes_max)
         return error_set(err, ERR_TOO_LARGE, "a response of %zu bytes is not stored; the store holds %zu", bytes,
                          s->bytes_max);
-    pthread_mutex_lock(&s->lock);
-    bool ok = run(s, "BEGIN IMMEDIATE", err);
+    arena *a = arena_new(0); /* what goes in is no more than bytes */
+    pending *p = arena_alloc(a, sizeof *p);
+    *p = (pending){.a = a,
+                   .id = keep(a, id),
+                   .owner = keep(a, owner),
+                   .bytes = bytes,
+                   .r = {.input = keep(a, r->input),
+                         .output = keep(a, r->output),
+                         .own_input = keep(a, r->own_input),
+                         .instructions = keep(a, r->instructions),
+                         .object = keep(a, r->object)}};
+    pthread_mutex_lock(&s->mu);
+    bool ok = s->waiting_bytes + bytes <= s->bytes_max;
     if (ok) {
-        ok = drop_expired(s, err) && make_room(s, bytes, err) && insert(s, id, owner, r, bytes, err);
-        ok = run(s, ok ? "COMMIT" : "ROLLBACK", err) && ok;
+        *s->end = p;
+        s->end = &p->next;
+        s->waiting_bytes += bytes;
+        pthread_cond_broadcast(&s->changed);
     }
-    pthread_mutex_unlock(&s->lock);
-    return ok;
+    pthread_mutex_unlock(&s->mu);
+    if (ok) return true;
+    arena_free(a);
+    return error_set(err, ERR_TOO_LARGE, "the response store does not keep up with writing");
 }
 
 static bool missing(str id, error *err) {
@@ -198,6 +291,7 @@ static void touch(response_store *s, str id) {
 }
 
 bool response_store_get(response_store *s, str id, str owner, arena *a, stored_response *out, error *err) {
+    wait_written(s);
     pthread_mutex_lock(&s->lock);
     sqlite3_stmt *q = prepare(s,
                               "SELECT input,own_input,output,instructions,object FROM response WHERE id=? AND owner=?"
@@ -225,6 +319,7 @@ bool response_store_get(response_store *s, str id, str owner, arena *a, stored_r
 }
 
 bool response_store_delete(response_store *s, str id, str owner, error *err) {
+    wait_written(s);
     pthread_mutex_lock(&s->lock);
     sqlite3_stmt *q = prepare(s, "DELETE FROM response WHERE id=? AND owner=?", err);
     if (q) {

@@ -14,7 +14,8 @@ typedef struct stored_response { /* JSON texts; borrow from an arena when read *
 /* path NULL: memory. A file is made with mode 0600; one that is damaged is put aside. ERR_IO. */
 response_store *response_store_open(const char *path, int64_t ttl_s, size_t bytes_max, error *err);
 void response_store_close(response_store *s); /* may be NULL */
-/* owner: whose it is (empty: anybody's); only he reads it again. ERR_TOO_LARGE, ERR_IO. */
+/* Copies and returns; it is written soon. owner: whose it is (empty: anybody's); only he reads it again.
+ * ERR_TOO_LARGE. */
 bool response_store_put(response_store *s, str id, str owner, const stored_response *r, error *err);
 /* ERR_NOT_FOUND also when it has expired or is somebody else's. */
 bool response_store_get(response_store *s, str id, str owner, arena *a, stored_response *out, error *err);

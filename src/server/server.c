@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "front.h"
+#include "response_store.h"
 
 enum {
     REFUSED_BODY_MAX = 1 << 20
@@ -405,6 +406,8 @@ static void fill_defaults(server_opts *o) {
     if (!o->keepalive_ms) o->keepalive_ms = 10000;
     if (!o->stall_ms) o->stall_ms = 20000;
     if (!o->watchdog_ms) o->watchdog_ms = 120000;
+    if (!o->response_ttl_s) o->response_ttl_s = 3600;
+    if (!o->response_bytes) o->response_bytes = 32u << 20;
 }
 
 static void server_free(server *s) {
@@ -412,6 +415,7 @@ static void server_free(server *s) {
     if (s->daemon) MHD_stop_daemon(s->daemon);
     watch_free(s->watch);
     front_free(s->front);
+    response_store_close(s->responses);
     if (s->listen_fd >= 0) close(s->listen_fd);
     if (s->unix_path) unlink(s->unix_path);
     pthread_mutex_destroy(&s->work_lock);
@@ -419,6 +423,13 @@ static void server_free(server *s) {
     free(s->work);
     free(s->unix_path);
     free(s);
+}
+
+static bool store_open(server *s, error *err) {
+    const char *path = s->o.response_store;
+    s->responses =
+        response_store_open(strcmp(path, "memory") ? path : NULL, s->o.response_ttl_s, s->o.response_bytes, err);
+    return s->responses != NULL;
 }
 
 static server *start(engine *e, const pool_opts *children, const server_opts *o, error *err) {
@@ -442,6 +453,7 @@ static server *start(engine *e, const pool_opts *children, const server_opts *o,
     else
         s->port = bound_port(s->listen_fd);
     if (!(s->watch = watch_new(s, err))) goto fail;
+    if (!children && s->o.response_store && !store_open(s, err)) goto fail;
     if (children && !(s->front = front_new(s, children, err))) goto fail;
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |

@@ -29,10 +29,14 @@ typedef struct server_opts {
     /* What the server's flags say, between the request and generation_config.json: NAN, or -1 for top_k, is unset. */
     float temperature, top_p, min_p;
     int32_t top_k;
-    int64_t max_tokens; /* 0: 65536 for chat, 512 for raw completions, cut to what fits */
-    int thinking;       /* 0 unset, 1 on, -1 off */
-    size_t bodies_max;  /* bytes of all request bodies together; 0: 512 MiB */
-    bool behind_front;  /* started by the parent of --isolate: request ids are its */
+    int64_t max_tokens;         /* 0: 65536 for chat, 512 for raw completions, cut to what fits */
+    int thinking;               /* 0 unset, 1 on, -1 off */
+    size_t bodies_max;          /* bytes of all request bodies together; 0: 512 MiB */
+    bool behind_front;          /* started by the parent of --isolate: request ids are its */
+    const char *trace_dir;      /* every prompt and reply goes to a file here; NULL: none does */
+    const char *response_store; /* file of /v1/responses' memory; "memory": lost at the end; NULL: nothing is stored */
+    int64_t response_ttl_s;     /* 0: an hour */
+    size_t response_bytes;      /* of all stored responses; 0: 32 MiB */
     bool fixed_context; /* --context-length was given: an explicit max_tokens above it is cut rather than refused */
 } server_opts;
 #define SERVER_OPTS_INIT \

@@ -50,6 +50,10 @@ static bool set(settings *o, const char *name, char *value) {
         if (!strcmp(name, ints[i].name)) return *ints[i].at = atoi(value), true;
     for (size_t i = 0; i < COUNT(lists); i++)
         if (!strcmp(name, lists[i].name) && *lists[i].n < 4) return lists[i].list[(*lists[i].n)++] = value, true;
+    if (!strcmp(name, "trace")) return o->s.trace_dir = value, true;
+    if (!strcmp(name, "response-store")) return o->s.response_store = value, true;
+    if (!strcmp(name, "response-ttl")) return o->s.response_ttl_s = atoi(value), true;
+    if (!strcmp(name, "response-bytes")) return o->s.response_bytes = (size_t)atoll(value), true;
     if (!strcmp(name, "unix")) return o->s.unix_path = value, true;
     if (!strcmp(name, "child")) return o->child = value, true;
     if (!strcmp(name, "models")) return o->models = value, true;
@@ -111,6 +115,7 @@ int main(int argc, char **argv) {
     static char default_models[] = "test/scripted";
     settings o = {.s = SERVER_OPTS_INIT, .f = {.config_temperature = NAN}, .models = default_models};
     o.s.api_keys = o.keys;
+    o.s.response_store = "memory";
     o.s.allowed_hosts = o.hosts;
     o.s.allowed_origins = o.origins;
     o.s.behind_front = getenv("HEARTH_FRONT") != NULL;
