@@ -47,6 +47,26 @@ static bool is_child(const options *o) {
     return o->unix_path && getenv("HEARTH_FRONT");
 }
 
+/* Directories that are asked for are made. The default path of the response store lives as long as the process. */
+static bool files_open(const options *o, server_opts *s, error *err) {
+    static char *file;
+    s->trace_dir = o->trace;
+    s->response_ttl_s = o->response_ttl;
+    s->response_bytes = (size_t)o->response_store_mb << 20;
+    s->response_store = o->response_store;
+    if (o->trace && !dir_make(o->trace, err)) return false;
+    if (o->response_store && !strcmp(o->response_store, "off")) s->response_store = NULL;
+    if (o->response_store) return true;
+    char *models = hub_models_dir(), *dir = path_join(models, "..");
+    if (dir_make(models, NULL) && access(dir, W_OK) == 0)
+        s->response_store = file = path_join(dir, "responses.sqlite");
+    else
+        s->response_store = "memory"; /* nobody asked for a file: a home that cannot be written to is no failure */
+    free(models);
+    free(dir);
+    return true;
+}
+
 static bool settings(const options *o, const text_list *keys, server_opts *out, error *err) {
     server_opts s = SERVER_OPTS_INIT;
     s.host = o->host;
@@ -63,7 +83,7 @@ static bool settings(const options *o, const text_list *keys, server_opts *out, 
     s.fixed_context = o->context_length > 0;
     s.behind_front = is_child(o);
     *out = s;
-    return cli_thinking(o, &out->thinking, err);
+    return cli_thinking(o, &out->thinking, err) && files_open(o, out, err);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */

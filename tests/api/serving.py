@@ -120,7 +120,7 @@ class RealServer(Server):
 
     def __init__(self, model, *args):
         binary = os.environ.get("HEARTH_BINARY", str(ROOT / os.environ.get("BUILD", "build") / "hearth"))
-        self.start([binary, "serve", str(model), "--port", "0", "--threads", "1", *map(str, args)], "stderr")
+        self.start([binary, "serve", str(model), "--port", "0", "--threads", "1", "--response-store", "memory", *map(str, args)], "stderr")
 
 
 def read_all(s):

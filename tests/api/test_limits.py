@@ -43,7 +43,7 @@ def test_unknown_path_and_method(server):
     assert status == 200 and data == b""
 
 
-@pytest.mark.parametrize("method,path", [("POST", "/v1/responses"), ("GET", "/v1/adapters"),
+@pytest.mark.parametrize("method,path", [("POST", "/v1/responses/compact"), ("GET", "/v1/adapters"),
                                          ("GET", "/ws/chat"), ("GET", "/library"), ("POST", "/generate")])
 def test_known_but_not_built(server, method, path):
     status, _, data = server.call(method, path, b"{}" if method == "POST" else None)
