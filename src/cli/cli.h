@@ -54,6 +54,11 @@ int cli_fail(const error *err);
 /* The model argument: --model, else args[0] if it is one (n_args tells), else --default-model, else the only model
  * there is. */
 char *cli_model_path(const options *o, const char *argument, error *err);
+/* The engine's options as the command line says them, for one user (batch 1) or for a server; without a draft model. */
+bool cli_engine_opts(const options *o, const char *path, bool one_user, engine_opts *out, error *err);
+/* What a server may hold for requests: a thirty-second of the memory, 128 MiB to 1 GiB. Half of it is for bodies, half
+ * for rendering them. */
+size_t cli_requests_bytes(void);
 /* Opens an engine as the options say, for one user (batch 1) or for a server. */
 engine *cli_engine(const options *o, const char *path, bool one_user, error *err);
 /* Sampling as the options say: flag > generation_config.json > built-in. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "../base/limit.h"
 #include "../hub/hub.h"
 #include "cli.h"
 
@@ -27,17 +28,13 @@ static bool device_check(const options *o, error *err) {
     return error_set(err, ERR_USAGE, "--device must be auto or cpu, not '%s'", o->device);
 }
 
-engine *cli_engine(const options *o, const char *path, bool one_user, error *err) {
+bool cli_engine_opts(const options *o, const char *path, bool one_user, engine_opts *out, error *err) {
     engine_opts e = {.model_path = path, .model_id = o->model_id};
-    if (!device_check(o, err)) return NULL;
-    if (!numerics_parse(str_of(o->numerics), &e.device.num)) {
-        error_set(err, ERR_USAGE, "--numerics must be default, f32, int8 or strict, not '%s'", o->numerics);
-        return NULL;
-    }
-    if (o->compat && strcmp(o->compat, "mlx-lm") != 0) {
-        error_set(err, ERR_USAGE, "--compat knows mlx-lm, not '%s'", o->compat);
-        return NULL;
-    }
+    if (!device_check(o, err)) return false;
+    if (!numerics_parse(str_of(o->numerics), &e.device.num))
+        return error_set(err, ERR_USAGE, "--numerics must be default, f32, int8 or strict, not '%s'", o->numerics);
+    if (o->compat && strcmp(o->compat, "mlx-lm") != 0)
+        return error_set(err, ERR_USAGE, "--compat knows mlx-lm, not '%s'", o->compat);
     e.compat_mlx_lm = o->compat != NULL;
     e.device.threads = (int)o->threads;
     e.device.rows_max = (int)o->prefill_chunk + (one_user ? 0 : (int)o->batch);
@@ -48,8 +45,30 @@ engine *cli_engine(const options *o, const char *path, bool one_user, error *err
     e.kv_quant = o->kv_quant;
     e.kv_group = (int)o->kv_group;
     e.kv_late = e.compat_mlx_lm && strcmp(o->verb, "logits") == 0;
-    e.queue_max = (int)o->queue;
-    return engine_open(&e, err);
+    e.queue_max = one_user ? 4 : (int)o->queue;
+    e.draft_kind = o->draft_kind;
+    e.requests_bytes = one_user ? 0 : cli_requests_bytes();
+    *out = e;
+    return true;
+}
+
+size_t cli_requests_bytes(void) {
+    const size_t least = (size_t)128 << 20, most = (size_t)1 << 30;
+    return MIN(MAX(limit_memory() / 32, least), most);
+}
+
+engine *cli_engine(const options *o, const char *path, bool one_user, error *err) {
+    engine_opts e;
+    if (!cli_engine_opts(o, path, one_user, &e, err)) return NULL;
+    /* A directory is looked at as it is: what its config does not say is for draft_detect to judge. */
+    char *draft = o->draft_model && !dir_exists(o->draft_model) ? hub_resolve(o->draft_model, err)
+                  : o->draft_model                              ? mem_strdup(o->draft_model)
+                                                                : NULL;
+    if (o->draft_model && !draft) return NULL;
+    e.draft_model = draft;
+    engine *opened = engine_open(&e, err);
+    free(draft);
+    return opened;
 }
 
 sampling cli_sampling(const options *o, const engine *e) {

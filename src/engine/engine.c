@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include "internal.h"
 
-enum { LOGIT_ROWS = 32 /* rows of logits a step may have for engine_logits beside one of every stream */ };
-
 void engine_parts_close(engine_parts *p) {
     chat_template_free(p->template);
     tokenizer_free(p->tokenizer);
@@ -27,36 +25,14 @@ static char *id_from_path(const char *path) {
     return mem_strndup(s.p, s.n);
 }
 
-static size_t scratch_bytes(const engine *e) {
-    return (size_t)e->out_max * (size_t)e->info->vocab * sizeof(float) +
-           (size_t)e->n_workers * sampler_scratch_bytes(e->info->vocab);
-}
-
 /* Plan and caches; sizes before memory. */
 static bool memory_open(engine *e, const engine_opts *o, error *err) {
     device *d = e->parts.device;
-    kv_spec spec = *model_kv_spec(e->parts.model);
-    spec.type = d->num == NUM_F32 ? DT_F32 : DT_F16;
-    spec.both = o->kv_late;
-    plan_in in = {.budget = o->memory_budget ? o->memory_budget : plan_default_budget(),
-                  .weights = e->info->weight_bytes,
-                  .workspace = e->info->workspace_bytes,
-                  .state = e->info->state_bytes,
-                  .scratch = scratch_bytes(e),
-                  .batch = e->batch,
-                  .chunk = e->chunk,
-                  .cache = o->prompt_cache < 0   ? 0
-                           : o->prompt_cache > 0 ? (size_t)o->prompt_cache
-                                                 : PLAN_CACHE_DEFAULT,
-                  .block_bytes = prefix_block_bytes(),
-                  .context = o->context_length,
-                  .context_max = e->info->context_max,
-                  .n_groups = spec.n_groups};
-    for (int g = 0; g < spec.n_groups; g++) {
-        in.window[g] = spec.window[g];
-        in.page_bytes[g] = d->vt->kv_page_bytes(d, &spec, g);
-    }
+    kv_spec spec;
+    plan_in in;
+    plan_inputs(&in, o, d, e->parts.model, e->parts.text_bytes, &spec);
     if (!plan_make(&e->plan, &in, err)) return false;
+    plan_parts(&in, &e->plan, 0, &e->memory);
     if (o->prompt_cache > 0 && e->plan.cache_bytes < (size_t)o->prompt_cache / 10 * 9)
         log_warn("the prompt cache has %.2f GB: what is left of the budget, or all the model could use",
                  (double)e->plan.cache_bytes / 1e9);
@@ -193,6 +169,12 @@ const char *engine_fingerprint(const engine *e) {
 int engine_context(const engine *e) {
     return e->plan.context;
 }
+bool engine_context_fixed(const engine *e) {
+    return e->memory.context_fixed;
+}
+const memory_plan *engine_plan(const engine *e) {
+    return &e->memory;
+}
 
 bool engine_clamp(const engine *e, size_t n_prompt, int64_t requested, bool clamp, int32_t *granted, bool *clamped,
                   error *err) {
@@ -238,6 +220,9 @@ bool engine_enqueue(engine *e, gen *g, error *err) {
     bool ok = false;
     if (e->stats.failed || e->closing)
         error_set(err, ERR_UNAVAILABLE, "the engine %s", e->closing ? "is closing" : "has failed");
+    else if (g->bytes > e->plan.reply_bytes - MIN(e->plan.reply_bytes, e->reply_bytes))
+        error_set(err, ERR_QUEUE_FULL, "the memory for requests (%.1f MB) is in use; try again later",
+                  (double)e->plan.reply_bytes / 1e6);
     else if (e->n_queue >= e->queue_max)
         error_set(err, ERR_QUEUE_FULL, "%d requests are waiting already; try again later", e->n_queue);
     else
@@ -247,6 +232,7 @@ bool engine_enqueue(engine *e, gen *g, error *err) {
         *e->queue_end = g;
         e->queue_end = &g->next;
         e->n_queue++;
+        e->reply_bytes += g->bytes;
         e->stats.requests_total++;
         e->poke++;
         pthread_cond_signal(&e->cond);
@@ -258,7 +244,8 @@ bool engine_enqueue(engine *e, gen *g, error *err) {
 }
 
 static gen *submit(engine *e, const gen_opts *o, const logits_sink *sink, error *err) {
-    gen *g = gen_new(e, o);
+    gen *g = gen_new(e, o, err);
+    if (!g) return NULL;
     if (sink) g->sink = *sink;
     if (engine_enqueue(e, g, err)) return g;
     gen_drop(g);

@@ -11,19 +11,100 @@ typedef struct engine_opts {
     const char *model_id;   /* shown to clients; NULL: last part of the path */
     device_opts device;
     bool compat_mlx_lm;
-    int batch;            /* most sequences in a step; 0: 8 */
-    int queue_max;        /* waiting requests before ERR_QUEUE_FULL; 0: 64 */
-    int context_length;   /* 0: the model's own, capped by memory */
-    size_t memory_budget; /* bytes; 0: three quarters of RAM or of the cgroup's limit */
-    int prefill_chunk;    /* rows of one prompt in a step; 0: 512 */
-    const char *kv_quant; /* how keys and values are kept, as model_opts says; NULL: as they are */
-    int kv_group;         /* columns a scale; 0: 64 */
-    bool kv_late;         /* prompts see keys and values as they were before coding, replies as coded: mlx-lm's way, for
-                             comparing with it. Nothing can be shared between requests then */
+    int batch;               /* most sequences in a step; 0: 8 */
+    int queue_max;           /* waiting requests before ERR_QUEUE_FULL; 0: 64 */
+    int context_length;      /* 0: the model's own, capped by memory */
+    size_t memory_budget;    /* bytes; 0: three quarters of RAM or of the cgroup's limit (base/limit.h), or the family's
+                                own default; never more than RLIMIT_AS leaves */
+    const char *draft_model; /* a model that guesses ahead: its path; NULL: none */
+    const char *draft_kind;  /* a name of draft.def; NULL: found out from draft_model */
+    size_t requests_bytes;   /* what the caller holds for requests beside the engine: a server's bodies, rendering */
+    int prefill_chunk;       /* rows of one prompt in a step; 0: 512 */
+    const char *kv_quant;    /* how keys and values are kept, as model_opts says; NULL: as they are */
+    int kv_group;            /* columns a scale; 0: 64 */
+    bool kv_late;            /* prompts see keys and values as they were before coding, replies as coded: mlx-lm's way,
+                                for comparing with it. Nothing can be shared between requests then */
     int64_t prompt_cache; /* bytes for what earlier requests left; 0: the plan's choice, -1: none. Cut to what fits */
 } engine_opts;
 engine *engine_open(const engine_opts *o, error *err);
 void engine_close(engine *e); /* cancels what runs, joins the thread */
+
+/* ---- memory plan (plan.c; plan.def says what the parts are; docs/memory.md) -------------------------------------- */
+typedef enum plan_part {
+#define PLAN(name, key, on_device, what) PLAN_##name,
+#include "plan.def"
+#undef PLAN
+    PLAN_PARTS
+} plan_part;
+typedef struct plan_part_info {
+    const char *key, *what;
+    bool on_device;
+} plan_part_info;
+const plan_part_info *plan_part_describe(plan_part p);
+typedef struct memory_plan {
+    size_t part[PLAN_PARTS];
+    size_t need_bytes;  /* to serve one sequence of full context: all but PLAN_BATCH and PLAN_CACHE */
+    size_t total_bytes; /* of all parts; at most the budget */
+    size_t budget_bytes;
+    int32_t context;     /* most positions of one sequence */
+    int32_t context_max; /* the model's */
+    int32_t batch;
+    bool context_fixed; /* asked for, or the family's default: requests that want more are cut to it */
+} memory_plan;
+const memory_plan *engine_plan(const engine *e);
+
+/* ---- fit (fit.c): what a model needs, and which machines it would run on ----------------------------------------- */
+/* One line of skus.def and how the model does there, at fit_report.sku_context. */
+typedef struct fit_sku {
+    const char *name;
+    double ram_gb, device_gb, bandwidth_gbs; /* device_gb 0: no GPU, everything in RAM */
+    size_t host_bytes, device_bytes;         /* needed */
+    bool fits;
+    int32_t context_safe;
+    double decode_tps;
+} fit_sku;
+enum { FIT_SKUS_MAX = 32, FIT_SKU_CONTEXT = 32768 };
+/* Everything is a copy. Where the model does not fit, plan holds what it would need at the context asked for, or at the
+ * smallest one. */
+typedef struct fit_report {
+    memory_plan plan;
+    bool fits;
+    error why;            /* not fits: the refusal engine_open would give */
+    int32_t context_safe; /* largest context that fits the budget; 0: none */
+    size_t file_bytes, decode_bytes, kv_bytes_per_token, state_bytes;
+    int64_t n_params;
+    int threads, n_skus, sku_context;
+    fit_sku sku[FIT_SKUS_MAX];
+    char name[128], family[48], architecture[96], quantization[64];
+} fit_report;
+/* From headers only: no weight is read. o->context_length is the context in question. False: the model cannot be read
+ * (ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED), or an option is ERR_INVALID. */
+bool engine_fit(const engine_opts *o, fit_report *out, error *err);
+void engine_fit_running(const engine *e, fit_report *out); /* of a running engine, at its context */
+/* (speed.c) Tokens a second that reading weights and cache once a token allows, at `context` positions and a bandwidth
+ * in GB/s.
+ */
+double fit_decode_tps(const fit_report *r, int32_t context, double bandwidth_gbs);
+/* Read bandwidth of this machine in GB/s with so many threads: measured once (a quarter of a second, `bytes_max` of
+ * memory), kept in <cache>/hearth/bandwidth.json; measured_unix says when. 0: cannot be measured. */
+double fit_bandwidth(int threads, size_t bytes_max, int64_t *measured_unix);
+void fit_processor(char *out, size_t n); /* its name */
+
+/* ---- speculation: which kind a draft is (draft.c, draft.def) ----------------------------------------------------- */
+typedef enum draft_kind {
+#define DRAFT(symbol, name, why) DRAFT_##symbol,
+#include "draft.def"
+#undef DRAFT
+    DRAFT_KINDS
+} draft_kind;
+const char *draft_name(draft_kind k);
+bool draft_parse(str s, draft_kind *out);
+/* From files and headers of a model directory or .gguf: what cannot be read is an ordinary model. */
+draft_kind draft_detect(const char *path);
+/* ERR_UNSUPPORTED says which kind was asked for or found, and why it cannot be served; ERR_INVALID: no such kind, or a
+ * kind without the model it needs. True: nothing was asked for. */
+bool draft_check(const engine_opts *o, error *err);
+
 const model_info *engine_model(const engine *e);
 const tokenizer *engine_tokenizer(const engine *e);
 const chat_template *engine_template(const engine *e); /* NULL: the model has none */
@@ -44,7 +125,8 @@ const embedding_info *engine_embedding(const engine *e); /* NULL: the model is f
 /* Names build, numerics, device and weights: with the same fingerprint, the same request and seed give the same bytes.
  */
 const char *engine_fingerprint(const engine *e);
-int engine_context(const engine *e); /* most positions of one sequence */
+int engine_context(const engine *e);        /* most positions of one sequence */
+bool engine_context_fixed(const engine *e); /* memory_plan.context_fixed: pass clamp to engine_clamp */
 /* Admission: may a prompt of n_prompt tokens have `requested` more? More than fits is an ERR_MEMORY that gives the
  * numbers, or, with clamp (a defaulted max_tokens, fixed-context serving), is cut to what fits: *clamped. A prompt that
  * leaves no place is refused either way. Call it after the prompt is built and before engine_submit, which refuses what

@@ -26,7 +26,24 @@ static void marks_choose(gen *g, const gen_opts *o) {
     }
 }
 
-gen *gen_new(engine *e, const gen_opts *o) {
+/* What a generation holds beside its tokens and page tables; the machine for its text about 8 KiB, and its hidden row
+ * counts as logits. */
+enum { TEXT_SPARE = 1024, MACHINE_BYTES = 8192 };
+size_t gen_bytes(int32_t n_top, int32_t n_groups, int64_t cap) {
+    size_t pages = (size_t)n_groups * (size_t)(cap / KV_PAGE + 1) * sizeof(int32_t);
+    return sizeof(gen) +
+           2 * (BOX_TEXT + TEXT_SPARE + BOX_EVENTS * sizeof(queued_event) +
+                BOX_EVENTS * (size_t)n_top * sizeof(token_prob)) +
+           MACHINE_BYTES + (size_t)cap * sizeof(int32_t) + pages;
+}
+
+gen *gen_new(engine *e, const gen_opts *o, error *err) {
+    /* As long as the client's prompt and reply, so this may be refused. */
+    int32_t cap = (int32_t)o->n_prompt + o->max_tokens, *id = calloc((size_t)cap, sizeof *id);
+    if (!id) {
+        error_set(err, ERR_MEMORY, "no memory for a request of %d tokens", cap);
+        return NULL;
+    }
     gen *g = mem_alloc(sizeof *g);
     *g = (gen){.e = e,
                .refs = 2,
@@ -47,15 +64,15 @@ gen *gen_new(engine *e, const gen_opts *o) {
     g->sample.bias_ids = copied(o->sample.bias_ids, o->sample.n_bias * sizeof *o->sample.bias_ids);
     g->sample.bias = copied(o->sample.bias, o->sample.n_bias * sizeof *o->sample.bias);
     /* Everything a decode step touches is reserved here, so that it need not allocate. */
-    int32_t cap = g->n_prompt + g->max_tokens;
+    g->bytes = gen_bytes(g->want_tokens ? g->n_top : 0, e->store.n_groups, cap);
     sequence_init(&g->seq, &e->store, cap);
-    g->seq.id.p = mem_alloc((size_t)cap * sizeof(int32_t));
+    g->seq.id.p = id;
     g->seq.id.cap = (size_t)cap;
     ids_append(&g->seq.id, o->prompt, o->n_prompt);
     marks_choose(g, o);
     prefix_space_key(o->space, &g->space);
     for (int i = 0; i < 2; i++) {
-        buf_reserve(&g->box[i].text, BOX_TEXT + 1024);
+        buf_reserve(&g->box[i].text, BOX_TEXT + TEXT_SPARE);
         g->box[i].ev = mem_alloc((g->box[i].cap = BOX_EVENTS) * sizeof *g->box[i].ev);
         if (g->n_top && g->want_tokens) g->box[i].top = mem_alloc(BOX_EVENTS * (size_t)g->n_top * sizeof(token_prob));
     }

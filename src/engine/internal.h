@@ -98,8 +98,16 @@ size_t sequence_bytes(const sequence *s, const kv_store *st); /* pages, shared o
 typedef struct plan_in {
     size_t budget, weights, workspace, state; /* state: recurrent bytes of one sequence */
     size_t scratch;                           /* logits and sampler */
-    size_t cache;                             /* prompt cache; 0: none, PLAN_CACHE_DEFAULT: what is sensible */
-    size_t block_bytes;                       /* of the cache's tree, a block of KV_PAGE tokens */
+    size_t text, requests, process;           /* as in plan.def */
+    size_t reply, reply_position;             /* bytes of a generation: fixed, and a position; */
+    size_t reply_groups;                      /* its page tables, 4 bytes a page each */
+    int32_t queue;                            /* generations that may wait */
+    /* The device's temporaries for sequences of so many positions; NULL: none. */
+    size_t (*work)(const struct plan_in *in, int32_t context);
+    device *work_of;         /* borrows */
+    const kv_spec *work_for; /* borrows */
+    size_t cache;            /* prompt cache; 0: none, PLAN_CACHE_DEFAULT: what is sensible */
+    size_t block_bytes;      /* of the cache's tree, a block of KV_PAGE tokens */
     int32_t batch, chunk;
     int32_t context;     /* asked for; 0: the model's */
     int32_t context_max; /* the model's */
@@ -115,17 +123,24 @@ typedef struct plan {
     int32_t cache_pages[KV_GROUPS]; /* for the prompt cache beside them, in the same pools */
     int32_t cache_slots;            /* recurrent states of its checkpoints */
     int32_t cache_blocks;           /* of its tree; 0: no cache */
-    size_t fixed_bytes;             /* weights, workspace, state, scratch */
+    size_t fixed_bytes;             /* all but the two below */
     size_t kv_bytes;                /* n_pages */
     size_t cache_bytes;             /* cache_pages, cache_slots, tree */
+    size_t reply_bytes;             /* most that generations may hold, running and waiting */
 } plan;
 /* Pages a sequence of n positions holds at most in a group, while chunk rows are computed at a time. */
 int32_t plan_pages(int32_t window, int32_t chunk, int32_t n);
 /* ERR_MEMORY with the numbers when the model cannot serve within the budget; ERR_INVALID for a context beyond the
  * model's. */
 bool plan_make(plan *p, const plan_in *in, error *err);
+/* The parts of a plan that was made; of one that was refused (NULL): what `context` positions would need. */
+void plan_parts(const plan_in *in, const plan *p, int32_t context, memory_plan *out);
+/* What a model needs under these options (batch, chunk and queue set), of its headers or loaded; text: bytes of
+ * tokenizer and template. *spec is the cache's, page counts not set; `in` borrows it and d. */
+void plan_inputs(plan_in *in, const engine_opts *o, device *d, const model *m, size_t text, kv_spec *spec);
 /* Three quarters of the memory this process may use (base/limit.h). */
 size_t plan_default_budget(void);
+enum { LOGIT_ROWS = 32 /* rows of logits a step may have for engine_logits beside one of every stream */ };
 
 /* ---- the prefix cache as the scheduler uses it (prefix.c, prefix_evict.c) ---------------------------------------- */
 /* What a prompt can take. Good until the cache changes. */
@@ -284,12 +299,15 @@ struct gen {
     uint64_t number;     /* order of arrival */
     uint64_t t_submit, t_start, t_first; /* [sched] clock_ns of submitting, first admission, first token */
     uint64_t t_paused;                   /* [sched] since when its box has been full; 0: it is not */
+    size_t bytes;                        /* counted in the engine's reply_bytes until it lets go */
     gen *next;                           /* in a queue; belongs to the queue's owner */
 };
 
-gen *gen_new(engine *e, const gen_opts *o); /* checked by the caller; two references: caller's and engine's */
-void gen_drop(gen *g);                      /* one reference less */
-bool gen_has_room(gen *g);                  /* for one more token; false marks it paused */
+gen *gen_new(engine *e, const gen_opts *o,
+             error *err); /* checked by the caller; two references: caller's and engine's. ERR_MEMORY */
+size_t gen_bytes(int32_t n_top, int32_t n_groups, int64_t cap); /* what one of `cap` positions holds */
+void gen_drop(gen *g);                                          /* one reference less */
+bool gen_has_room(gen *g);                                      /* for one more token; false marks it paused */
 void gen_token(gen *g, const sampler_out *s, bool show_text, int *stopped);
 void gen_progress(gen *g, int32_t done, int32_t total);
 void gen_finish(gen *g, finish why, int32_t stop_index,
@@ -306,6 +324,7 @@ typedef struct engine_parts {
     model *model;
     tokenizer *tokenizer;
     chat_template *template; /* NULL: the model has none */
+    size_t text_bytes;       /* of checkpoint's metadata, tokenizer and template */
     gen_defaults defaults;
     embedding_info embedding; /* width 0: it is for replies */
     uint64_t weights_id;      /* of the checkpoint (identity.c) */
@@ -328,6 +347,7 @@ struct engine {
     int32_t batch, queue_max, chunk, rows_max, out_max, n_workers;
     bool kv_late; /* engine_opts */
     plan plan;
+    memory_plan memory; /* the same for others to see */
     kv_cache *kv;
     state_store *state; /* recurrent state of `batch` sequences; NULL: the model has none */
     void *logits;       /* device memory [out_max, V] */
@@ -343,6 +363,7 @@ struct engine {
     uint64_t poke;           /* [mu] counts reasons to look again */
     gen *queue, **queue_end; /* [mu] waiting, oldest first */
     int32_t n_queue;         /* [mu] */
+    size_t reply_bytes;      /* [mu] held by generations */
     uint64_t n_submitted;    /* [mu] */
     bool closing, idle;      /* [mu] */
     engine_stats stats;      /* [mu] */
@@ -370,6 +391,10 @@ uint64_t weights_identify(checkpoint *c);
 void fingerprint_write(char *out, size_t n, const engine *e, const engine_opts *o);
 
 void engine_parts_close(engine_parts *p);
+/* Everything of a model but its weights, for the plan: `headers` is a model without weights. Sets o's defaults. */
+bool engine_headers(engine_opts *o, engine_parts *p, model **headers, bool need_text, error *err);
+/* Fills a report from a plan's inputs. */
+void fit_fill(fit_report *out, const plan_in *in, const char *name, const model_info *m, int threads);
 /* The rest of opening: plan, cache, thread. Takes the parts, also when it fails. Of the options batch, queue_max and
  * prefill_chunk are set here (no defaults). */
 engine *engine_start(engine_parts *parts, const engine_opts *o, error *err);

@@ -1,5 +1,6 @@
 /* From a path to a running engine: checkpoint, device, model, tokenizer, template. Not here: memory plan and thread
  * (engine.c). */
+#include <malloc.h>
 #include <math.h>
 #include "internal.h"
 
@@ -38,42 +39,80 @@ static gen_defaults defaults_read(checkpoint *c) {
     return d;
 }
 
-engine *engine_open(const engine_opts *asked, error *err) {
-    engine_opts with = *asked, *o = &with;
-    if (!opts_check(o, err)) return NULL;
+/* Bytes in use on the heap; 0 where the allocator does not say (sanitizers). */
+static size_t heap_bytes(void) {
+    struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+}
+
+static bool text_open(engine_parts *p, bool needed, error *err) {
+    error none = {0};
+    p->tokenizer = tokenizer_open(p->checkpoint, needed ? err : &none);
+    if (!p->tokenizer) return !needed;
+    none = (error){0};
+    p->template = chat_template_open(p->checkpoint, p->tokenizer, &none);
+    if (none.code != ERR_NONE && none.code != ERR_NOT_FOUND) log_warn("chat template: %s", none.msg);
+    return true;
+}
+
+static model_opts model_asked(const engine_opts *o) {
+    return (model_opts){.compat_mlx_lm = o->compat_mlx_lm,
+                        .context = o->context_length,
+                        .kv_quant = o->kv_quant,
+                        .kv_group = o->kv_group};
+}
+
+bool engine_headers(engine_opts *o, engine_parts *p, model **headers, bool need_text, error *err) {
+    *headers = NULL;
+    if (!opts_check(o, err)) return false;
     if (!o->batch) o->batch = BATCH;
     if (!o->queue_max) o->queue_max = QUEUE;
     if (!o->prefill_chunk) o->prefill_chunk = CHUNK;
     if (o->kv_late) o->prompt_cache = -1;
-    engine_parts p = {0};
-    device_opts dev = o->device;
-    if (!dev.rows_max) dev.rows_max = o->prefill_chunk + o->batch;
-    model_opts mo = {.compat_mlx_lm = o->compat_mlx_lm, .context = o->context_length, .plan_only = true};
-    mo.kv_quant = o->kv_quant;
-    mo.kv_group = o->kv_group;
-    /* The headers first: a model that does not fit is refused before any weight is read. */
-    p.checkpoint = checkpoint_open(o->model_path, err);
-    if (p.checkpoint) p.device = device_cpu_open(&dev, err);
-    model *headers = p.device ? model_open(p.checkpoint, p.device, &mo, err) : NULL;
-    bool ok = headers != NULL;
-    if (ok) {
-        size_t need = model_describe(headers)->weight_bytes,
-               budget = o->memory_budget ? o->memory_budget : plan_default_budget();
-        if (need >= budget)
-            ok = error_set(err, ERR_MEMORY, "the model's weights (%.2f GB) do not fit the memory budget of %.2f GB",
-                           (double)need / 1e9, (double)budget / 1e9);
-        model_close(headers);
+    if (!o->device.rows_max) o->device.rows_max = o->prefill_chunk + o->batch;
+    model_opts mo = model_asked(o);
+    mo.plan_only = true;
+    size_t before = heap_bytes();
+    if (!(p->checkpoint = checkpoint_open(o->model_path, err)) || !(p->device = device_cpu_open(&o->device, err)) ||
+        !(*headers = model_open(p->checkpoint, p->device, &mo, err)))
+        return engine_parts_close(p), false;
+    /* Reading a tokenizer takes several times what it keeps: before the weights are there it is in nobody's way. */
+    if (text_open(p, need_text, err)) {
+        malloc_trim(0);
+        size_t after = heap_bytes();
+        p->text_bytes = after > before ? after - before : 0;
+        return true;
     }
-    mo.plan_only = false;
+    model_close(*headers);
+    *headers = NULL;
+    engine_parts_close(p);
+    return false;
+}
+
+/* The headers first: a model that cannot serve is refused before any weight is read. */
+static bool plan_check(const engine_opts *o, const engine_parts *p, const model *headers, error *err) {
+    plan_in in;
+    plan made;
+    kv_spec spec;
+    plan_inputs(&in, o, p->device, headers, p->text_bytes, &spec);
+    return plan_make(&made, &in, err);
+}
+
+engine *engine_open(const engine_opts *asked, error *err) {
+    engine_opts with = *asked, *o = &with;
+    engine_parts p = {0};
+    model *headers;
+    if (!draft_check(o, err) || !engine_headers(o, &p, &headers, true, err)) return NULL;
+    bool ok = plan_check(o, &p, headers, err);
+    model_close(headers);
+    model_opts mo = model_asked(o);
     if (ok) p.weights_id = weights_identify(p.checkpoint); /* before the weights are packed and their pages dropped */
     if (ok) p.model = model_open(p.checkpoint, p.device, &mo, err);
-    if (p.model) p.tokenizer = tokenizer_open(p.checkpoint, err);
-    if (p.checkpoint) p.defaults = defaults_read(p.checkpoint);
-    if (p.tokenizer) p.embedding = embedding_read(p.checkpoint, model_describe(p.model), p.tokenizer);
-    error none = {0};
-    if (p.tokenizer) p.template = chat_template_open(p.checkpoint, p.tokenizer, &none);
-    if (p.tokenizer && none.code != ERR_NONE && none.code != ERR_NOT_FOUND) log_warn("chat template: %s", none.msg);
-    if (p.tokenizer) return engine_start(&p, o, err);
+    if (p.model) {
+        p.defaults = defaults_read(p.checkpoint);
+        p.embedding = embedding_read(p.checkpoint, model_describe(p.model), p.tokenizer);
+        return engine_start(&p, o, err);
+    }
     engine_parts_close(&p);
     return NULL;
 }

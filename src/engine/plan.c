@@ -1,5 +1,6 @@
 /* The memory plan: one budget, split before anything large is allocated.
- * Not here: who waits when pages run out (scheduler.c). docs/engine.md has the arithmetic. */
+ * Not here: who waits when pages run out (scheduler.c), reports for people (fit.c). docs/memory.md has the arithmetic.
+ */
 #include "../base/limit.h"
 #include "internal.h"
 
@@ -32,13 +33,47 @@ static size_t pages_for(const plan_in *in, int32_t longest, int32_t each, int32_
     return total;
 }
 
-/* Largest n in [lo, hi] with pages_for(longest, each) within room, where n stands for the one that is -1; lo - 1 when
- * none. */
-static int32_t largest(const plan_in *in, int32_t longest, size_t room, int32_t lo, int32_t hi) {
-    int32_t pages[KV_GROUPS], best = lo - 1;
+static size_t sum(size_t a, size_t b) { /* saturates: sizes come from files */
+    return a > SIZE_MAX - b ? SIZE_MAX : a + b;
+}
+static size_t times(size_t a, size_t b) {
+    size_t n;
+    return size_mul(a, b, &n) ? n : SIZE_MAX;
+}
+
+/* A generation that waits is taken to be of QUEUED positions: longer ones leave room for fewer. */
+enum { QUEUED = 1024 };
+static size_t replies_at(const plan_in *in, int32_t context) {
+    const size_t position = in->reply_position, page = in->reply_groups * sizeof(int32_t);
+    size_t full = in->reply + position * (size_t)context + page * ((size_t)context / KV_PAGE + 1);
+    size_t small = in->reply + position * QUEUED + page * (QUEUED / KV_PAGE + 1);
+    return sum(times(full, (size_t)in->batch), times(MIN(small, full), (size_t)in->queue));
+}
+static size_t work_at(const plan_in *in, int32_t context) {
+    return sum(in->workspace, in->work ? in->work(in, context) : 0);
+}
+
+/* Everything but pages and prompt cache, for sequences of `context` positions. */
+static size_t fixed_at(const plan_in *in, int32_t context) {
+    size_t n = sum(in->weights, work_at(in, context));
+    n = sum(n, sum(times(in->state, (size_t)in->batch), in->scratch));
+    n = sum(n, sum(in->text, replies_at(in, context)));
+    return sum(n, sum(in->requests, in->process));
+}
+
+/* Bytes for one sequence of `longest` positions beside a batch of `each`, with all that is fixed then. */
+static size_t all_at(const plan_in *in, int32_t longest, int32_t each) {
+    int32_t pages[KV_GROUPS];
+    return sum(fixed_at(in, longest), pages_for(in, longest, each, pages));
+}
+
+/* Largest n in [lo, hi] with all_at(longest, each) within the budget, where n stands for the one that is -1; lo - 1
+ * when none. */
+static int32_t largest(const plan_in *in, int32_t longest, size_t budget, int32_t lo, int32_t hi) {
+    int32_t best = lo - 1;
     while (lo <= hi) {
         int32_t mid = lo + (hi - lo) / 2;
-        if (pages_for(in, longest < 0 ? mid : longest, longest < 0 ? 0 : mid, pages) <= room) {
+        if (all_at(in, longest < 0 ? mid : longest, longest < 0 ? 0 : mid) <= budget) {
             best = mid;
             lo = mid + 1;
         } else {
@@ -69,39 +104,122 @@ static void cache_share(plan *p, const plan_in *in, size_t bytes) {
     }
 }
 
+static bool refuse(const plan_in *in, int32_t want, int32_t context, error *err) {
+    const double GB = 1e9;
+    size_t state = times(in->state, (size_t)in->batch), fixed = fixed_at(in, MIN(want, CONTEXT_MIN));
+    if (fixed >= in->budget)
+        return error_set(err, ERR_MEMORY,
+                         "the model does not fit the memory budget of %.2f GB: %.2f GB are needed before any context "
+                         "(weights %.2f, workspace %.2f, state and logits %.2f, tokenizer %.2f, replies %.2f, requests "
+                         "%.2f, program %.2f)",
+                         (double)in->budget / GB, (double)fixed / GB, (double)in->weights / GB,
+                         (double)work_at(in, CONTEXT_MIN) / GB, (double)sum(in->scratch, state) / GB,
+                         (double)in->text / GB, (double)replies_at(in, CONTEXT_MIN) / GB, (double)in->requests / GB,
+                         (double)in->process / GB);
+    return error_set(
+        err, ERR_MEMORY,
+        "a context of %d does not fit the memory budget of %.2f GB: it needs %.2f GB, of which the weights "
+        "are %.2f GB; a context of %d would fit",
+        in->context ? want : CONTEXT_MIN, (double)in->budget / GB, (double)all_at(in, want, 0) / GB,
+        (double)in->weights / GB, MAX(context, 0));
+}
+
 bool plan_make(plan *p, const plan_in *in, error *err) {
     *p = (plan){0};
-    size_t state;
-    bool fits =
-        size_mul(in->state, (size_t)in->batch, &state) && size_add(in->weights, in->workspace, &p->fixed_bytes) &&
-        size_add(p->fixed_bytes, state, &p->fixed_bytes) && size_add(p->fixed_bytes, in->scratch, &p->fixed_bytes);
     if (in->context > in->context_max)
         return error_field(err, ERR_INVALID, "context_length", "context_length %d is more than the model's %d",
                            in->context, in->context_max);
-    if (!fits || p->fixed_bytes >= in->budget)
-        return error_set(err, ERR_MEMORY,
-                         "the model does not fit the memory budget of %.2f GB: weights %.2f GB, workspace %.2f GB, "
-                         "state and buffers %.2f GB",
-                         (double)in->budget / 1e9, (double)in->weights / 1e9, (double)in->workspace / 1e9,
-                         (double)(in->scratch + (fits ? state : 0)) / 1e9);
-    size_t room = in->budget - p->fixed_bytes;
     int32_t want = in->context ? in->context : in->context_max;
-    int32_t context = largest(in, -1, room, 1, want);
-    if (context < MIN(want, CONTEXT_MIN) || (in->context && context < want))
-        return error_set(
-            err, ERR_MEMORY,
-            "a context of %d does not fit the memory budget of %.2f GB: %.2f GB remain after weights and workspace "
-            "(%.2f GB), which hold %d positions",
-            in->context ? want : CONTEXT_MIN, (double)in->budget / 1e9, (double)room / 1e9,
-            (double)p->fixed_bytes / 1e9, MAX(context, 0));
+    int32_t context = largest(in, -1, in->budget, 1, want);
+    if (context < MIN(want, CONTEXT_MIN) || (in->context && context < want)) return refuse(in, want, context, err);
     p->context = context;
-    size_t left = room - pages_for(in, context, 0, p->n_pages);
+    p->fixed_bytes = fixed_at(in, context);
+    p->reply_bytes = replies_at(in, context);
+    size_t left = in->budget - all_at(in, context, 0);
     cache_share(p, in, in->cache == PLAN_CACHE_DEFAULT ? MIN(CACHE_DEFAULT, left / 2) : MIN(in->cache, left));
-    int32_t each = largest(in, context, room - p->cache_bytes, 1, context);
+    int32_t each = largest(in, context, in->budget - p->cache_bytes, 1, context);
     p->kv_bytes = pages_for(in, context, MAX(each, 0), p->n_pages);
     return true;
 }
 
+void plan_parts(const plan_in *in, const plan *p, int32_t context, memory_plan *out) {
+    int32_t pages[KV_GROUPS];
+    if (p) context = p->context;
+    size_t one = pages_for(in, context, 0, pages);
+    *out = (memory_plan){.part = {[PLAN_WEIGHTS] = in->weights,
+                                  [PLAN_WORKSPACE] = work_at(in, context),
+                                  [PLAN_LOGITS] = in->scratch,
+                                  [PLAN_STATE] = times(in->state, (size_t)in->batch),
+                                  [PLAN_KV] = one,
+                                  [PLAN_BATCH] = p ? p->kv_bytes - one : 0,
+                                  [PLAN_CACHE] = p ? p->cache_bytes : 0,
+                                  [PLAN_TEXT] = in->text,
+                                  [PLAN_REPLIES] = replies_at(in, context),
+                                  [PLAN_REQUESTS] = in->requests,
+                                  [PLAN_PROCESS] = in->process},
+                         .need_bytes = all_at(in, context, 0),
+                         .budget_bytes = in->budget,
+                         .context = context,
+                         .context_max = in->context_max,
+                         .batch = in->batch,
+                         .context_fixed = in->context > 0};
+    out->total_bytes = sum(out->need_bytes, out->part[PLAN_BATCH] + out->part[PLAN_CACHE]);
+}
+
+/* ---- what a model needs ------------------------------------------------------------------------------------------ */
+/* Heap, stacks and tables of the program, measured on a server that has answered a few requests (docs/memory.md). */
+enum { PROCESS_BYTES = 12 << 20 };
+
 size_t plan_default_budget(void) {
     return limit_memory() / 4 * 3;
+}
+
+/* Asked for, or the family's own, or three quarters; address space that is not there helps nobody. */
+static size_t budget_of(const engine_opts *o, const model_info *m) {
+    size_t budget = o->memory_budget ? o->memory_budget : plan_default_budget();
+    if (!o->memory_budget && m->budget_default) budget = MIN(m->budget_default, limit_memory());
+    return MIN(budget, limit_address_space());
+}
+
+static size_t device_work(const plan_in *in, int32_t context) {
+    return in->work_of->vt->work_bytes(in->work_of, in->work_for, context);
+}
+
+void plan_inputs(plan_in *in, const engine_opts *o, device *d, const model *m, size_t text, kv_spec *spec) {
+    const model_info *info = model_describe(m);
+    size_t V = (size_t)info->vocab, workers = d->threads ? (size_t)pool_size(d->threads) : 1;
+    size_t batch = (size_t)MIN(o->batch, d->rows_max), rows = batch + LOGIT_ROWS;
+    size_t hidden = info->gives_hidden ? rows * (size_t)info->width * sizeof(float) : 0;
+    *spec = *model_kv_spec(m);
+    spec->type = d->num == NUM_F32 ? DT_F32 : DT_F16;
+    spec->both = o->kv_late;
+    *in = (plan_in){.budget = budget_of(o, info),
+                    .weights = info->weight_bytes,
+                    .workspace = info->workspace_bytes,
+                    .state = info->state_bytes,
+                    .scratch = rows * V * sizeof(float) + hidden + workers * sampler_scratch_bytes(info->vocab),
+                    .text = text,
+                    .requests = o->requests_bytes,
+                    .process = PROCESS_BYTES,
+                    .reply = gen_bytes(0, spec->n_groups, 0),
+                    .reply_position = sizeof(int32_t),
+                    .reply_groups = (size_t)spec->n_groups,
+                    .queue = o->queue_max,
+                    .work = d->vt->work_bytes ? device_work : NULL,
+                    .work_of = d,
+                    .work_for = spec,
+                    .cache = o->prompt_cache < 0   ? 0
+                             : o->prompt_cache > 0 ? (size_t)o->prompt_cache
+                                                   : PLAN_CACHE_DEFAULT,
+                    .block_bytes = prefix_block_bytes(),
+                    .batch = (int32_t)batch,
+                    .chunk = MIN(o->prefill_chunk, d->rows_max),
+                    .context = o->context_length,
+                    .context_max = info->context_max,
+                    .n_groups = spec->n_groups};
+    if (!in->context && info->context_default) in->context = MIN(info->context_default, info->context_max);
+    for (int g = 0; g < spec->n_groups; g++) {
+        in->window[g] = spec->window[g];
+        in->page_bytes[g] = d->vt->kv_page_bytes(d, spec, g);
+    }
 }

@@ -48,6 +48,7 @@ static void finish_gen(engine *e, gen *g, finish why, int32_t stop_index, const 
     pthread_mutex_lock(&e->mu);
     e->stats.requests_cancelled += why == FINISH_CANCELLED;
     e->stats.requests_failed += why == FINISH_ERROR;
+    e->reply_bytes -= g->bytes;
     pthread_mutex_unlock(&e->mu);
     gen_finish(g, why, stop_index, err);
 }

@@ -130,6 +130,8 @@ static void configure(model *base, config *c) {
     base->info.width = m->D;
     base->info.vocab = m->V;
     base->info.context_max = m->context;
+    base->info.context_default = 4096; /* a model that fills a machine is served with what is left (spec/cli.md) */
+    base->info.budget_default = (size_t)25 << 30;
     m->rot = m->mla.rot;
     m->rot.interleaved = m->index_interleaved;
     m->l = model_alloc(base, (size_t)m->L * sizeof *m->l);

@@ -31,9 +31,11 @@ typedef struct model_info {
     const char *tier;         /* "targeted" or "generic" */
     int32_t n_layers, width, vocab, context_max;
     int64_t n_params;
-    size_t weight_bytes; /* packed, on the device */
-    size_t decode_bytes; /* of these, what one decode step of one row reads (no embedding table unless tied; chosen
-                            experts) */
+    int32_t context_default; /* positions to serve when nobody says how many; 0: as many as fit */
+    size_t budget_default;   /* memory to use when nobody says how much; 0: the usual share */
+    size_t weight_bytes;     /* packed, on the device */
+    size_t decode_bytes;     /* of these, what one decode step of one row reads (no embedding table unless tied; chosen
+                                experts) */
     size_t file_bytes;
     size_t kv_bytes_per_token; /* over all layers of full attention */
     kv_summary kv;

@@ -72,7 +72,7 @@ static bool admit_tokens(gen_run *run, const engine *e, size_t n_prompt, error *
                                                                                           : r->max_tokens;
     bool explicit = want != INT_UNSET && want >= 0;
     if (!explicit) want = o->max_tokens ? o->max_tokens : r->surface == SURFACE_CHAT ? CHAT_TOKENS : RAW_TOKENS;
-    return engine_clamp(e, n_prompt, want, !explicit || o->fixed_context, &run->max_tokens, &run->clamped, err);
+    return engine_clamp(e, n_prompt, want, !explicit || engine_context_fixed(e), &run->max_tokens, &run->clamped, err);
 }
 
 static void wake(void *q) {

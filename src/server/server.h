@@ -37,7 +37,6 @@ typedef struct server_opts {
     const char *response_store; /* file of /v1/responses' memory; "memory": lost at the end; NULL: nothing is stored */
     int64_t response_ttl_s;     /* 0: an hour */
     size_t response_bytes;      /* of all stored responses; 0: 32 MiB */
-    bool fixed_context; /* --context-length was given: an explicit max_tokens above it is cut rather than refused */
 } server_opts;
 #define SERVER_OPTS_INIT \
     { .temperature = NAN, .top_p = NAN, .min_p = NAN, .top_k = -1 }
@@ -78,6 +77,8 @@ server *server_start_front(const pool_opts *p, const server_opts *o, error *err)
 
 /* From now on new requests are refused with 503 while running ones go on. server_stop does this first. */
 void server_drain(server *s);
+/* A fit report as JSON, as GET /fit has it. bandwidth 0: not known; st: of a running engine, or NULL. */
+void fit_write(buf *b, const fit_report *r, double bandwidth, int64_t measured_unix, const engine_stats *st);
 int server_port(const server *s); /* the real one; 0 for a unix socket */
 /* Stops accepting, lets running requests end for at most drain_ms, cancels what is left, and frees everything. */
 void server_stop(server *s, int drain_ms);

@@ -460,6 +460,13 @@ const embedding_info *engine_embedding(const engine *e) {
 const char *engine_fingerprint(const engine *e) {
     return "fake-1";
 }
+bool engine_context_fixed(const engine *e) {
+    return e->o.fixed;
+}
+void engine_fit_running(const engine *e, fit_report *out) {
+    *out = (fit_report){.fits = true, .threads = 1, .context_safe = engine_context(e)};
+    out->plan.context = engine_context(e);
+}
 int engine_context(const engine *e) {
     return e->o.context ? e->o.context : 8192;
 }

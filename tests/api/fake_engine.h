@@ -4,6 +4,7 @@
 typedef struct fake_opts {
     int queue_max;            /* running generations before ERR_QUEUE_FULL; 0: plenty */
     int context;              /* 0: 8192 */
+    int fixed;                /* 1: as if --context-length was given */
     int embeds;               /* 1: it is an embedding model of FAKE_WIDTH */
     float config_temperature; /* as if from generation_config.json; NAN: none */
     bool failed;

@@ -30,6 +30,7 @@ static bool set(settings *o, const char *name, char *value) {
                 {"thinking", &o->s.thinking},
                 {"queue-max", &o->f.queue_max},
                 {"context", &o->f.context},
+                {"fixed", &o->f.fixed},
                 {"embeds", &o->f.embeds},
                 {"load", &o->load_ms},
                 {"watchdog", &o->s.watchdog_ms},

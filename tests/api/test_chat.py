@@ -240,6 +240,18 @@ def test_admission(start):
     assert status == 400 and e["code"] == "context_over_budget"
 
 
+def test_a_fixed_context_cuts_what_asks_for_more(start):
+    """Case 060: only a prompt that leaves no place is refused."""
+    s = start("--context", 512, "--fixed", 1)
+    _, r = s.chat({"echo": "sampling"}, max_tokens=8192)
+    assert r["usage"]["max_tokens_clamped"] is True
+    assert json.loads(r["choices"][0]["message"]["content"])["max_tokens"] == 512 - r["usage"]["prompt_tokens"]
+    status, r = s.call("POST", "/v1/completions", {"prompt": "x", "max_tokens": 8192})[::2]
+    assert status == 200 and json.loads(r)["usage"]["max_tokens_clamped"] is True
+    status, e = s.error({"messages": [{"role": "user", "content": "y" * 600}], "max_tokens": 1})
+    assert status == 400 and e["type"] == "memory_admission" and e["code"] == "context_over_budget"
+
+
 # ---- field classes ---------------------------------------------------------------------------------------------------
 def test_known_and_without_effect(server):
     status, headers, _ = server.call("POST", "/v1/chat/completions", {

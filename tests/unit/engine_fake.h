@@ -215,6 +215,17 @@ static engine *fake_open(const engine_opts *o, error *err) {
     return engine_start(&parts, o, err);
 }
 
+/* What an engine with these options needs beside pages: for budgets that hold so many and no more. */
+static size_t fake_fixed(engine_opts o) {
+    error err = {0};
+    o.memory_budget = 1u << 30;
+    engine *e = fake_open(&o, &err);
+    const memory_plan *p = engine_plan(e);
+    size_t n = p->need_bytes - p->part[PLAN_KV];
+    engine_close(e);
+    return n;
+}
+
 /* ---- text: token v is one letter; a stop string of one letter ends ----------------------------------------------- */
 struct output {
     char stop[8];

@@ -379,8 +379,7 @@ static void running_work_comes_first(void **state) {
         engine_opts o = fake_opts();
         o.prompt_cache = 30000;
         o.context_length = 1024;
-        o.memory_budget = (size_t)(o.batch + 32) * FAKE_VOCAB * 4 + 2 * sampler_scratch_bytes(FAKE_VOCAB) +
-                          4 * fake.state_bytes + 2 * (1024 / KV_PAGE + 3) * KV_PAGE * sizeof(int32_t) + 30000;
+        o.memory_budget = fake_fixed(o) + 2 * (1024 / KV_PAGE + 3) * KV_PAGE * sizeof(int32_t) + 30000;
         engine *e = open_or_fail(&o), *lone = open_lone();
         static talk t[8];
         gen *g[8];

@@ -135,11 +135,7 @@ static void company(int groups, size_t state_bytes, size_t budget_pages, int bat
     o.prefill_chunk = chunk;
     fake.rows_max = chunk + batch;
     o.context_length = 720;
-    if (budget_pages) {
-        size_t fixed = (size_t)batch * state_bytes + (size_t)(batch + 32) * FAKE_VOCAB * 4 +
-                       (size_t)threads * sampler_scratch_bytes(FAKE_VOCAB);
-        o.memory_budget = fixed + budget_pages * KV_PAGE * sizeof(int32_t) + 1;
-    }
+    if (budget_pages) o.memory_budget = fake_fixed(o) + budget_pages * KV_PAGE * sizeof(int32_t) + 1;
     e = open_or_fail(&o);
     for (int i = 0; i < N; i++) g[i] = submit_or_fail(e, &q[i].o);
     for (int i = 0; i < N; i++) {
@@ -189,10 +185,7 @@ static void preempted_streams_say_the_same(void **state) {
         fake.step_us = 300;
         engine_opts o = fake_opts();
         o.context_length = 720;
-        if (tight) {
-            size_t fixed = (size_t)(o.batch + 32) * FAKE_VOCAB * 4 + 2 * sampler_scratch_bytes(FAKE_VOCAB);
-            o.memory_budget = fixed + 13 * KV_PAGE * sizeof(int32_t) + 1;
-        }
+        if (tight) o.memory_budget = fake_fixed(o) + 13 * KV_PAGE * sizeof(int32_t) + 1;
         engine *e = open_or_fail(&o);
         gen *g[2];
         for (int i = 0; i < 2; i++) {
@@ -566,9 +559,8 @@ static void many_clients(void **state) {
             run(e, &life_q[i].o, &life_lone[i]);
         }
         engine_close(e);
-        size_t fixed = 400 + (size_t)(o.batch + 32) * FAKE_VOCAB * 4 + 2 * sampler_scratch_bytes(FAKE_VOCAB);
-        if (tight) o.memory_budget = fixed + 20 * KV_PAGE * sizeof(int32_t) + 1;
         o.queue_max = 3;
+        if (tight) o.memory_budget = fake_fixed(o) + 20 * KV_PAGE * sizeof(int32_t) + 1;
         e = open_or_fail(&o);
         client c[CLIENTS];
         pthread_t t[CLIENTS];
@@ -777,6 +769,81 @@ static void decoding_allocates_nothing(void **state) {
 #endif
 }
 
+/* ---- admission: spec/engine.md 12, check 1 ---------------------------------------------------------------------- */
+static void admission(void **state) {
+    static const struct {
+        size_t prompt;
+        int64_t want;
+        bool clamp, ok, clamped;
+        int32_t granted;
+    } cases[] = {{2788, 8192, true, true, true, 1308},   {4096, 1, true, false, false, 0},
+                 {4096, 1, false, false, false, 0},      {5000, 0, true, false, false, 0},
+                 {10, 8192, false, false, false, 0},     {10, 4086, true, true, false, 4086},
+                 {10, 4086, false, true, false, 4086},   {10, 4087, true, true, true, 4086},
+                 {4095, INT64_MAX, true, true, true, 1}, {10, INT64_MAX, false, false, false, 0}};
+    fake_reset();
+    fake.context = 16384;
+    engine_opts o = fake_opts();
+    o.context_length = 4096;
+    engine *e = open_or_fail(&o);
+    assert_true(engine_context_fixed(e));
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        error err = {0};
+        int32_t granted = -1;
+        bool clamped, ok = engine_clamp(e, cases[i].prompt, cases[i].want, cases[i].clamp, &granted, &clamped, &err);
+        assert_int_equal(ok, cases[i].ok);
+        if (ok) {
+            assert_int_equal(granted, cases[i].granted);
+            assert_int_equal(clamped, cases[i].clamped);
+            continue;
+        }
+        assert_int_equal(err.code, ERR_MEMORY);
+        char number[24];
+        snprintf(number, sizeof number, "%zu", cases[i].prompt);
+        assert_non_null(strstr(err.msg, number)); /* the prompt's count and the ceiling are always there, */
+        assert_non_null(strstr(err.msg, "4096"));
+        if (cases[i].prompt < 4096 && cases[i].want == 8192) { /* and total and request where they matter */
+            assert_non_null(strstr(err.msg, "8202"));
+            assert_non_null(strstr(err.msg, "8192"));
+        }
+    }
+    engine_close(e);
+    o.context_length = 0;
+    e = open_or_fail(&o);
+    assert_false(engine_context_fixed(e));
+    engine_close(e);
+}
+
+/* Requests that wait hold memory too: more than planned for are refused, and room comes back. */
+static void waiting_requests_are_bounded(void **state) {
+    fake_reset();
+    fake.context = 1 << 20;
+    fake.step_us = 2000;
+    engine_opts o = fake_opts();
+    o.queue_max = 1000;
+    o.batch = 1;
+    engine *e = open_or_fail(&o);
+    enum { MANY = 300 };
+    static gen *g[MANY];
+    int32_t *prompt = mem_alloc(sizeof *prompt * (1 << 19));
+    int n = 0;
+    error err = {0};
+    for (; n < MANY; n++) /* as many as fit: far fewer than the queue has places */
+        if (!(g[n] = engine_submit(e, &(gen_opts){.prompt = prompt, .n_prompt = 1 << 19, .max_tokens = 1 << 19}, &err)))
+            break;
+    assert_true(n > 1 && n < MANY);
+    assert_int_equal(err.code, ERR_QUEUE_FULL);
+    assert_true((size_t)n * (4u << 20) <= engine_plan(e)->part[PLAN_REPLIES]);
+    for (int i = 0; i < n; i++) gen_free(g[i]);
+    wait_idle(e);
+    err = (error){0};
+    gen *again = engine_submit(e, &(gen_opts){.prompt = prompt, .n_prompt = 1 << 19, .max_tokens = 1 << 19}, &err);
+    assert_non_null(again);
+    gen_free(again);
+    free(prompt);
+    engine_close(e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_in_company),
@@ -801,6 +868,8 @@ int main(void) {
         cmocka_unit_test(logits_go_through_the_same_steps),
         cmocka_unit_test(logprobs_come_with_tokens),
         cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(admission),
+        cmocka_unit_test(waiting_requests_are_bounded),
         cmocka_unit_test(decoding_allocates_nothing),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
