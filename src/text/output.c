@@ -28,6 +28,7 @@ struct output {
     detok *detok;
     const think_form *form;
     tool_list *tools; /* keeps a reference; NULL: none */
+    calls calls;
     stops stops;
     uint32_t node; /* of the automaton: what the end of `pending` spells */
     int stopped;   /* index of the stop string that matched, -1 */
@@ -62,10 +63,10 @@ static output_event *event_add(output *o, output_kind kind) {
 static void emit(output *o, output_kind kind, const char *p, size_t n) {
     size_t plain = 0;
     while (plain < n && (uint8_t)p[plain] < MARK_BYTE) plain++;
-    if (plain < n) { /* a mark where none belongs: shown only with other special tokens */
+    if (plain < n) { /* a mark where none belongs: shown with other special tokens, and where a call was none */
         emit(o, kind, p, plain);
         str mark = mark_spelled((str){p + plain, 1});
-        if (o->keep_special) emit(o, kind, mark.p, mark.n);
+        if (o->keep_special || (uint8_t)p[plain] >= CALL_MARK_BYTE) emit(o, kind, mark.p, mark.n);
         return emit(o, kind, p + plain + 1, n - plain - 1);
     }
     if (!n) return;
@@ -116,7 +117,7 @@ static void stops_build(stops *s, const str *stop, size_t n) {
 /* Content comes in; what can no longer be part of a stop string goes out. */
 static void content_add(output *o, str s, bool final) {
     const stops *st = &o->stops;
-    if (o->stopped >= 0) return;
+    if (o->stopped != OUTPUT_GOES_ON) return;
     for (size_t i = 0; i < s.n; i++) {
         uint32_t to;
         while (!(to = trie_step(&st->trie, o->node, (uint8_t)s.p[i])) && o->node) o->node = st->fail[o->node];
@@ -134,6 +135,31 @@ static void content_add(output *o, str s, bool final) {
     emit(o, OUTPUT_CONTENT, o->pending.p, go);
     if (go) memmove(o->pending.p, o->pending.p + go, keep);
     o->pending.n = keep;
+}
+
+void output_content(output *o, str s, bool final) {
+    content_add(o, s, final);
+}
+
+void output_call(output *o, output_kind kind, int32_t call, str text, bool whole) {
+    if (kind == OUTPUT_CALL) { /* what is held for a stop string stays before the call */
+        content_add(o, STR(""), true);
+        o->node = 0;
+    }
+    if (o->stopped >= 0) return;
+    output_event *ev = o->n_ev ? &o->ev[o->n_ev - 1] : NULL;
+    if (!ev || kind != OUTPUT_ARGS || ev->kind != kind || ev->call != call) ev = event_add(o, kind);
+    buf_str(&o->out, text);
+    ev->text.n += text.n;
+    ev->call = call;
+    ev->whole = whole;
+}
+
+/* What is not thinking: calls are taken out of it. */
+static void answer_add(output *o, str s, bool final) {
+    if (!o->tools) return content_add(o, s, final);
+    calls_add(&o->calls, s, final);
+    if (o->calls.ended && o->stopped == OUTPUT_GOES_ON) o->stopped = OUTPUT_ENDED;
 }
 
 /* ---- thinking ---------------------------------------------------------------------------------------------------- */
@@ -188,6 +214,18 @@ static void think_open(output *o) {
     o->reasoned = false;
 }
 
+/* A block that is never closed and ends with calls was over where they begin (peers/cases/027). So long as all that
+ * follows is calls, it is held back; s.n: nothing of the kind. */
+enum { CALL_THOUGHT_MAX = 64 << 10 };
+static size_t call_in_thought(const output *o, str s, bool final) {
+    size_t from = 0, at;
+    if (!o->tools) return s.n;
+    for (; calls_mark_in(o->tools, str_slice(s, from, s.n), &at); from += at + 1)
+        if (s.n - from - at < CALL_THOUGHT_MAX && calls_only(o->tools, str_slice(s, from + at, s.n), final))
+            return from + at;
+    return final ? s.n : s.n - calls_mark_partial(o->tools, s);
+}
+
 /* Each returns whether there is more to do with what is held. */
 static bool think_before(output *o, bool final) {
     str s = buf_view(&o->held);
@@ -210,7 +248,15 @@ static bool think_inside(output *o, bool final) {
     str s = buf_view(&o->held), tag = o->form->close;
     size_t close = str_find(s, tag), end = close;
     if (close == SIZE_MAX) {
-        end = final ? s.n : s.n - partial(s, tag);
+        size_t call = call_in_thought(o, s, final);
+        end = MIN(call, final ? s.n : s.n - partial(s, tag));
+        if (final && call < s.n) {
+            while (end && line_break(s.p[end - 1])) end--;
+            reason(o, end);
+            held_drop(o, call);
+            o->think = THINK_AFTER;
+            return true;
+        }
         while (!final && end && line_break(s.p[end - 1]))
             end--; /* line breaks before the closing tag are not reasoning */
         reason(o, end);
@@ -239,7 +285,7 @@ static bool think_after(output *o, bool final) {
     str s = buf_view(&o->held);
     size_t open =
         o->form->by_token ? str_find(s, o->form->open) : SIZE_MAX; /* a mark nobody can spell may come again */
-    content_add(o, str_slice(s, 0, MIN(open, s.n)), final);
+    answer_add(o, str_slice(s, 0, MIN(open, s.n)), final);
     held_drop(o, open == SIZE_MAX ? s.n : open + o->form->open.n);
     if (open != SIZE_MAX) think_open(o);
     return open != SIZE_MAX;
@@ -248,7 +294,7 @@ static bool think_after(output *o, bool final) {
 static void text_add(output *o, str s, bool final) {
     static bool (*const step[])(output *, bool) = {think_before, think_inside, think_closing, think_after};
     if (!o->split) {
-        content_add(o, s, final);
+        answer_add(o, s, final);
         return;
     }
     buf_str(&o->held, s);
@@ -279,14 +325,20 @@ void output_prompt_tail(const tokenizer *t, const int32_t *id, size_t n, buf *ou
 }
 
 /* Tokens that are marks of the reply's forms. */
-static void marks_find(output *o, const str *mark, bool by_token) {
-    for (size_t i = 0; i < MARKS_MAX && mark[i].n; i++) {
-        int32_t id = tokenizer_id(o->t, by_token ? mark_spelled(mark[i]) : mark[i]);
-        if (id >= 0 && o->n_marks < MARKS_MAX && (by_token || tokenizer_is_special(o->t, id))) {
-            o->mark[o->n_marks].id = id;
-            o->mark[o->n_marks++].text = mark[i];
-        }
-    }
+static void mark_find(output *o, str mark) {
+    int32_t id = mark.n ? tokenizer_id(o->t, mark_spelled(mark)) : -1;
+    if (id < 0 || o->n_marks == MARKS_MAX || !(mark_is_token(mark) || tokenizer_is_special(o->t, id))) return;
+    o->mark[o->n_marks].id = id;
+    o->mark[o->n_marks++].text = mark;
+}
+
+static void marks_find(output *o) {
+    if (o->split) mark_find(o, o->form->open), mark_find(o, o->form->close);
+    if (!o->tools) return;
+    const call_form *f = o->tools->form;
+    const str all[] = {f->mark[0].text, f->mark[1].text, f->mark[2].text, f->close,     f->invoke_close,
+                       f->param_close,  f->item,         f->sep,          f->item_close};
+    for (size_t i = 0; i < COUNT(all); i++) mark_find(o, all[i]);
 }
 
 /* Of a reply of reply_max tokens, half but no more than this stays for the answer whatever the budget says. */
@@ -317,7 +369,8 @@ output *output_new(const tokenizer *t, const output_opts *opts) {
     o->keep_special = opts->keep_special;
     o->tools = opts->tools ? tool_list_keep(opts->tools) : NULL;
     stops_build(&o->stops, opts->stops, opts->n_stops);
-    if (o->split) marks_find(o, (str[MARKS_MAX]){o->form->open, o->form->close}, o->form->by_token);
+    if (o->tools) o->calls = (calls){.tools = o->tools, .o = o, .one = opts->one_call};
+    marks_find(o);
     if (o->split && find_last(opts->prompt_tail, mark_spelled(o->form->open)) >
                         find_last(opts->prompt_tail, mark_spelled(o->form->close)))
         think_open(o);
@@ -329,6 +382,7 @@ output *output_new(const tokenizer *t, const output_opts *opts) {
 void output_free(output *o) {
     if (!o) return;
     detok_free(o->detok);
+    calls_deinit(&o->calls);
     tool_list_drop(o->tools);
     trie_deinit(&o->stops.trie);
     free(o->stops.fail), free(o->stops.match), free(o->stops.depth), free(o->stops.length);

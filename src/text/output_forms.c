@@ -4,7 +4,7 @@
 #include "output_internal.h"
 
 /* ---- marks that are tokens only ---------------------------------------------------------------------------------- */
-static const char *const token_marks[] = {"<|channel>", "<channel|>"};
+static const char *const token_marks[] = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|\"|>"};
 
 str mark_spelled(str mark) {
     if (mark.n != 1 || (uint8_t)mark.p[0] < MARK_BYTE) return mark;
@@ -40,10 +40,103 @@ const think_form *think_form_of(const chat_template *t, const tokenizer *k) {
 }
 
 /* ---- tool calls -------------------------------------------------------------------------------------------------- */
+/* <tool_call> and what models write in it: an object, <function=…>, or a name with arg_key and arg_value. */
+#define TAGS                                                                                      \
+    .close = STR("</tool_call>"), .invoke = STR("<function"), .invoke_close = STR("</function>"), \
+    .param = STR("<parameter"), .param_close = STR("</parameter>"), .strip = true
+#define BLOCK .mark = {{STR("<tool_call>"), CALL_BLOCK}}, TAGS
+#define LIST(name_, sign_, open_, close_) \
+    { .name = name_, .sign = STR(sign_), .mark = {{STR(open_), CALL_LIST}}, .close = STR(close_) }
+
+#define DSML(name_, sign_, word)                                             \
+    {.name = name_,                                                          \
+     .sign = STR(sign_),                                                     \
+     .mark = {{STR("<｜DSML｜" word ">"), CALL_INVOKE}},                     \
+     .close = STR("</｜DSML｜" word ">"),                                    \
+     .invoke = STR("<｜DSML｜invoke"),                                       \
+     .invoke_close = STR("</｜DSML｜invoke>"),                               \
+     .param = STR("<｜DSML｜parameter"),                                     \
+     .param_close = STR("</｜DSML｜parameter>")}
+
 static const call_form call_forms[] = {
-    {"qwen", STR("<function=")},
-    {"hermes", STR("<tool_call>")},
+    {.name = "gemma",
+     .sign = STR("\xFA"),
+     .mark = {{STR("\xFA"), CALL_GEMMA}},
+     .close = STR("\xFB"),
+     .sep = STR("\xFC")},
+    DSML("deepseek-v4", "'tool_calls>", "tool_calls"),
+    DSML("deepseek-dsml", "｜DSML｜", "function_calls"),
+    {.name = "minimax",
+     .sign = STR("<minimax:tool_call>"),
+     .mark = {{STR("<minimax:tool_call>"), CALL_INVOKE}},
+     .close = STR("</minimax:tool_call>"),
+     .invoke = STR("<invoke"),
+     .invoke_close = STR("</invoke>"),
+     .param = STR("<parameter"),
+     .param_close = STR("</parameter>"),
+     .strip = true},
+    {.name = "seed",
+     .sign = STR("<seed:tool_call>"),
+     .mark = {{STR("<seed:tool_call>"), CALL_INVOKE}},
+     .close = STR("</seed:tool_call>"),
+     .invoke = STR("<function"),
+     .invoke_close = STR("</function>"),
+     .param = STR("<parameter"),
+     .param_close = STR("</parameter>"),
+     .strip = true},
+    {.name = "minicpm",
+     .sign = STR("<param name="),
+     .mark = {{STR("<function "), CALL_INVOKE, .keep = true}, {STR("<tool_call>"), CALL_BLOCK}},
+     .close = STR("</tool_call>"),
+     .invoke = STR("<function"),
+     .invoke_close = STR("</function>"),
+     .param = STR("<param"),
+     .param_close = STR("</param>"),
+     .entities = true},
+    {.name = "glm", .sign = STR("<arg_key>"), BLOCK},
+    {.name = "qwen",
+     .sign = STR("<function="),
+     .mark = {{STR("<tool_call>"), CALL_BLOCK}, {STR("<function="), CALL_INVOKE, .keep = true}},
+     TAGS},
+    {.name = "deepseek",
+     .sign = STR("<｜tool▁calls▁begin｜>"),
+     .mark = {{STR("<｜tool▁calls▁begin｜>"), CALL_ITEM}},
+     .close = STR("<｜tool▁calls▁end｜>"),
+     .item = STR("<｜tool▁call▁begin｜>"),
+     .sep = STR("<｜tool▁sep｜>"),
+     .item_close = STR("<｜tool▁call▁end｜>")},
+    {.name = "kimi",
+     .sign = STR("<|tool_calls_section_begin|>"),
+     .mark = {{STR("<|tool_calls_section_begin|>"), CALL_ITEM}},
+     .close = STR("<|tool_calls_section_end|>"),
+     .item = STR("<|tool_call_begin|>"),
+     .sep = STR("<|tool_call_argument_begin|>"),
+     .item_close = STR("<|tool_call_end|>")},
+    {.name = "mistral",
+     .sign = STR("[TOOL_CALLS]"),
+     .mark = {{STR("[TOOL_CALLS]"), CALL_MISTRAL}},
+     .item = STR("[CALL_ID]"),
+     .sep = STR("[ARGS]")},
+    {.name = "phi",
+     .sign = STR("<|tool_call|>"),
+     .mark = {{STR("<|tool_call|>"), CALL_LIST}, {STR("functools"), CALL_LIST}},
+     .close = STR("<|/tool_call|>")},
+    LIST("cohere", "<|START_ACTION|>", "<|START_ACTION|>", "<|END_ACTION|>"),
+    LIST("nemotron", "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>"),
+    LIST("apriel", "<tool_calls>", "<tool_calls>", "</tool_calls>"),
+    LIST("firefunction", "functools", "functools", ""),
+    {.name = "llama",
+     .sign = STR("ipython"),
+     .mark = {{STR("<|python_tag|>"), CALL_LIST},
+              {STR("{"), CALL_LIST, .keep = true, .at_start = true},
+              {STR("<tool_call>"), CALL_BLOCK}},
+     TAGS},
+    {.name = "hermes", .sign = STR(""), BLOCK}, /* also where a template says nothing of calls */
 };
+#undef TAGS
+#undef BLOCK
+#undef LIST
+#undef DSML
 
 const call_form *call_form_named(const char *name) {
     for (size_t i = 0; i < COUNT(call_forms); i++)
@@ -52,8 +145,11 @@ const call_form *call_form_named(const char *name) {
 }
 
 const call_form *call_form_of(const chat_template *t, const tokenizer *k) {
-    for (size_t i = 0; t && i < COUNT(call_forms); i++)
-        if (chat_template_says(t, call_forms[i].sign)) return &call_forms[i];
+    for (size_t i = 0; t && i < COUNT(call_forms); i++) {
+        str sign = call_forms[i].sign;
+        if (mark_is_token(sign) && tokenizer_id(k, mark_spelled(sign)) < 0) continue;
+        if (chat_template_says(t, mark_spelled(sign))) return &call_forms[i];
+    }
     return NULL;
 }
 

@@ -99,10 +99,14 @@ static tokenizer *make_tokenizer(arena *a, error *err) {
 }
 
 static const char template_text[] =
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}"
+    "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking "
     "%}<think>\n\n</think>\n\n"
-    "{% elif reasoning_effort is defined %}<think effort={{ reasoning_effort }}>{% endif %}{% endif %}";
+    "{% elif open_thinking is defined %}<think>\n{% elif reasoning_effort is defined %}<think effort={{ "
+    "reasoning_effort }}>{% endif %}{% endif %}";
 
 /* ---- scripts ----------------------------------------------------------------------------------------------------- */
 /* What follows the last needle, up to the next special token (NUL). */
@@ -236,7 +240,7 @@ static void step_token(gen *g) {
     if (g->st.generated_tokens >= g->o.max_tokens) return end(g, FINISH_LENGTH, -1);
     if (g->at == g->id.n && !(g->endless && g->id.n)) return end(g, FINISH_STOP, -1);
     if (g->at == g->id.n) g->at = 0;
-    int32_t id = g->id.p[g->at++];
+    int32_t forced = output_forced(g->out), id = forced >= 0 ? forced : g->id.p[g->at++];
     const output_event *ev = NULL;
     int stopped;
     if (!g->t_first) g->t_first = clock_ns();
