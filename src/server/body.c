@@ -106,31 +106,34 @@ void body_error_rename(unsigned surface, error *err) {
 }
 
 /* ---- single fields ----------------------------------------------------------------------------------------------- */
-/* The first of the names (separated by blanks) that is there and not null. */
-static const json *field_any(const json *body, const char *names, char name[40]) {
+/* The value under the first of the names (separated by blanks) that is there and not null; all must have the type. */
+static bool field_any(const json *body, const char *names, json_type type, const char *type_name, const json **out,
+                      error *err) {
+    *out = NULL;
     for (str rest = str_of(names); rest.n;) {
         size_t end = MIN(str_find(rest, STR(" ")), rest.n);
-        snprintf(name, 40, "%.*s", (int)end, rest.p);
+        char name[40];
+        snprintf(name, sizeof name, "%.*s", (int)end, rest.p);
         const json *v = json_get(body, name);
-        if (v && !json_is(v, JSON_NULL)) return v;
+        if (v && !json_is(v, JSON_NULL)) {
+            if (!json_is(v, type)) return body_wrong_type(name, type_name, v, err);
+            if (!*out) *out = v;
+        }
         rest = str_slice(rest, MIN(end + 1, rest.n), rest.n);
     }
-    snprintf(name, 40, "%.*s", (int)MIN(strcspn(names, " "), (size_t)39), names);
-    return NULL;
+    return true;
 }
 
 bool body_string(const json *body, const char *names, str *out, error *err) {
-    char name[40];
-    const json *v = field_any(body, names, name);
-    if (v && !json_is(v, JSON_STRING)) return body_wrong_type(name, "string", v, err);
+    const json *v;
+    if (!field_any(body, names, JSON_STRING, "string", &v, err)) return false;
     if (v) *out = v->string;
     return true;
 }
 
 bool body_bool(const json *body, const char *names, bool *out, error *err) {
-    char name[40];
-    const json *v = field_any(body, names, name);
-    if (v && !json_is(v, JSON_BOOL)) return body_wrong_type(name, "bool", v, err);
+    const json *v;
+    if (!field_any(body, names, JSON_BOOL, "bool", &v, err)) return false;
     if (v) *out = v->boolean;
     return true;
 }

@@ -209,6 +209,23 @@ static bool read_top_logprobs(reader *c, const json *v, error *err) {
     return true;
 }
 
+static bool read_logprobs_format(reader *c, const json *v, error *err) {
+    str s = json_str(v, (str){0});
+    c->r->mlx_logprobs = str_is(s, "mlx_lm");
+    return c->r->mlx_logprobs || str_is(s, "openai") ||
+           error_field(err, ERR_INVALID, "logprobs_format", "logprobs_format must be openai or mlx_lm");
+}
+
+/* That program's servers give at most 11, and none in streams. */
+static bool mlx_logprobs_resolve(chat_request *r, error *err) {
+    if (!r->mlx_logprobs) return true;
+    if (r->top_logprobs > MLX_LOGPROBS_MAX)
+        return error_field(err, ERR_INVALID, "top_logprobs", "top_logprobs must be at most %d in mlx-lm's format",
+                           MLX_LOGPROBS_MAX);
+    if (r->stream) r->logprobs = false;
+    return true;
+}
+
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 enum { CLASS_HONOURED, CLASS_SPECIAL, CLASS_ACCEPTED, CLASS_REFUSED };
 typedef struct field {
@@ -330,7 +347,7 @@ bool chat_request_read_json(http_req *q, unsigned surface, const json *body, cha
         else
             unknown_add(&c.unknown, m->key);
     }
-    ok = ok && tools_resolve(r, err);
+    ok = ok && tools_resolve(r, err) && mlx_logprobs_resolve(r, err);
     if (c.unknown.n) r->unknown = arena_copy(q->a, c.unknown.p, c.unknown.n);
     buf_free(&c.unknown);
     if (!ok) return false;

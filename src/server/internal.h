@@ -156,7 +156,7 @@ enum {
     SURFACE_DETOKENIZE = 64,
 };
 enum { NODES_SPARE = 64 << 20 }; /* bytes of JSON nodes a request may have beside four times its body */
-enum { STOPS_MAX = 256, STOP_BYTES_MAX = 1024, CHOICES_MAX = 16, BIAS_MAX = 4096 };
+enum { STOPS_MAX = 256, STOP_BYTES_MAX = 1024, CHOICES_MAX = 16, BIAS_MAX = 4096, MLX_LOGPROBS_MAX = 11 };
 #define INT_UNSET INT64_MIN
 enum { TOOL_AUTO, TOOL_NONE, TOOL_REQUIRED, TOOL_NAMED };
 /* Numbers are NAN or INT_UNSET when absent. Everything borrows from the request's arena. */
@@ -165,6 +165,7 @@ typedef struct chat_request {
     const json *messages;  /* normalised */
     const json *variables; /* for the template */
     str prompt;            /* SURFACE_COMPLETIONS */
+    bool mlx_logprobs;     /* in mlx-lm's shape */
     bool stream, include_usage, logprobs, ignore_eos, keep_special;
     int64_t max_tokens, max_completion_tokens, top_k, seed, n, top_logprobs;
     int64_t repetition_window, presence_window, frequency_window;
@@ -279,7 +280,10 @@ const char *finish_name(finish f); /* "stop", "length" ... for logs */
 const char *openai_finish(const choice *c); /* finish_reason */
 void openai_logprob(buf *out, float logprob);
 void openai_token_logprob(const gen_run *r, const gen_event *ev,
-                          buf *out);                              /* with bytes; a comma before all but the first */
+                          buf *out); /* with bytes; a comma before all but the first */
+/* mlx-lm's block of a choice with its comma in front; nothing when there are no tokens. */
+void mlx_token_logprob(const gen_run *r, const gen_event *ev, buf *out);
+void mlx_logprobs(choice *c, buf *out);
 void openai_head(const gen_run *r, const char *object, buf *out); /* {"id", "object", "created", "model" */
 void openai_prefix(gen_run *r, const char *object);               /* r->prefix: a frame up to the choice's index */
 void openai_last_frame(gen_run *r, buf *out);                     /* closes a choice's last frame, with usage */

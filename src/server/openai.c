@@ -37,6 +37,43 @@ void openai_token_logprob(const gen_run *r, const gen_event *ev, buf *out) {
     buf_puts(out, "]}");
 }
 
+/* ---- mlx-lm's shape (spec/http-api.md §3.6): ids, and tokens as the vocabulary spells them
+ * --------------------------- */
+static void write_mlx_triple(buf *out, const tokenizer *t, token_prob p) {
+    buf_printf(out, "{\"id\":%d,\"token\":", p.id);
+    json_write_string(out, tokenizer_token(t, p.id));
+    buf_puts(out, ",\"logprob\":");
+    openai_logprob(out, p.logprob);
+}
+
+/* With alternatives the outer triple is the likeliest token, not the one that was taken. */
+void mlx_token_logprob(const gen_run *r, const gen_event *ev, buf *out) {
+    if (out->n) buf_putc(out, ',');
+    if (!ev->n_top) {
+        buf_printf(out, "{\"id\":%d,\"logprob\":", ev->token);
+        openai_logprob(out, ev->logprob);
+        buf_putc(out, '}');
+        return;
+    }
+    write_mlx_triple(out, r->tok, ev->top[0]);
+    buf_puts(out, ",\"top_logprobs\":[");
+    for (int i = 0; i < ev->n_top; i++) {
+        if (i) buf_putc(out, ',');
+        write_mlx_triple(out, r->tok, ev->top[i]);
+        buf_putc(out, '}');
+    }
+    buf_puts(out, "]}");
+}
+
+void mlx_logprobs(choice *c, buf *out) {
+    if (!c->logprobs.n) return;
+    buf_puts(out, ",\"logprobs\":{\"content\":[");
+    buf_str(out, buf_view(&c->logprobs));
+    buf_puts(out, "]}");
+}
+
+/* ---- frames ---------------------------------------------------------------------------------------------------------
+ */
 void openai_head(const gen_run *r, const char *object, buf *out) {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object,
                (long long)r->created);

@@ -4,11 +4,15 @@
 static const char CHUNK[] = "chat.completion.chunk";
 
 static void chat_token(gen_run *r, choice *c, const gen_event *ev) {
-    openai_token_logprob(r, ev, &c->logprobs);
+    (r->req->mlx_logprobs ? mlx_token_logprob : openai_token_logprob)(r, ev, &c->logprobs);
 }
 
 static void write_logprobs(choice *c, buf *out) {
     if (!c->run->req->logprobs) return;
+    if (c->run->req->mlx_logprobs) {
+        mlx_logprobs(c, out);
+        return;
+    }
     buf_puts(out, ",\"logprobs\":{\"content\":[");
     buf_str(out, buf_view(&c->logprobs));
     buf_puts(out, "],\"refusal\":null}");

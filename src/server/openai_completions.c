@@ -16,6 +16,10 @@ static void add_comma(buf *b) {
 }
 
 static void raw_token(gen_run *r, choice *c, const gen_event *ev) {
+    if (r->req->mlx_logprobs) {
+        mlx_token_logprob(r, ev, &c->logprobs);
+        return;
+    }
     buf *lists[] = {&c->lp_tokens, &c->lp_values, &c->lp_tops, &c->lp_offsets};
     for (size_t i = 0; i < COUNT(lists); i++) add_comma(lists[i]);
     write_name(&c->lp_tokens, r->tok, ev->token);
@@ -36,6 +40,10 @@ static void raw_token(gen_run *r, choice *c, const gen_event *ev) {
 }
 
 static void write_logprobs(choice *c, buf *out) {
+    if (c->run->req->mlx_logprobs) {
+        mlx_logprobs(c, out);
+        return;
+    }
     if (!c->run->req->logprobs) {
         buf_puts(out, ",\"logprobs\":null");
         return;

@@ -1,5 +1,5 @@
-/* POST /tokenize, /detokenize: the tokenizer over HTTP, in llama.cpp's field names and vLLM's.
- * Not here: prompts as the model sees them (POST /apply-template, prompt_api.c). */
+/* POST /tokenize, /detokenize: the tokenizer over HTTP, in llama.cpp's field names and vLLM's. POST /apply-template:
+ * the prompt that a chat request would start from. */
 #include "internal.h"
 
 enum { DETOKENIZE_MAX = 1 << 20 };
@@ -104,4 +104,26 @@ static bool detokenize(http_req *q, error *err) {
 void route_detokenize(http_req *q) {
     error e = {0};
     if (!detokenize(q, &e)) reply_error(q, &e);
+}
+
+static bool apply_template(http_req *q, error *err) {
+    chat_request r;
+    prompt p = {0};
+    bool ok = chat_request_read(q, SURFACE_CHAT, &r, err) && run_prompt(q, &r, &p, err);
+    if (ok) {
+        buf b = {0};
+        buf_puts(&b, "{\"prompt\":");
+        json_write_string(&b, buf_view(&p.text));
+        buf_puts(&b, ",\"tokens\":[");
+        for (size_t i = 0; i < p.ids.n; i++) buf_printf(&b, "%s%d", i ? "," : "", p.ids.p[i]);
+        buf_printf(&b, "],\"count\":%zu}", p.ids.n);
+        reply_json(q, 200, &b);
+    }
+    prompt_free(&p);
+    return ok;
+}
+
+void route_apply_template(http_req *q) {
+    error e = {0};
+    if (!apply_template(q, &e)) reply_error(q, &e);
 }

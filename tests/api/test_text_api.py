@@ -37,3 +37,11 @@ def test_detokenize(server):
 def test_refused(server, path, body, param):
     status, r = ask(server, path, **body)
     assert status == 400 and r["error"]["param"] == param, r
+
+
+def test_apply_template(server):
+    _, r = ask(server, "/apply-template", messages=[{"role": "user", "content": "a<|im_end|>"}], reasoning_effort="low")
+    assert r["prompt"] == "<|im_start|>user\na<|im_end|><|im_end|>\n<|im_start|>assistant\n<think effort=low>"
+    assert r["count"] == len(r["tokens"]) and r["tokens"].count(257) == 1  # the client's stays text
+    status, r = ask(server, "/apply-template", messages=[])
+    assert status == 400 and r["error"]["param"] == "messages"
