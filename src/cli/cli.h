@@ -69,7 +69,8 @@ bool cli_read(const char *path, buf *out, error *err);
 bool cli_thinking(const options *o, int *out, error *err);
 /* Tells the service manager (systemd, $NOTIFY_SOCKET) how we are: "READY=1", "STOPPING=1"; nothing without one. */
 void cli_notify(const char *state);
-bool cli_color(void); /* standard output is a terminal and NO_COLOR is not set */
+void cli_fault_watch(void); /* from here on a mapped file that fails ends the process with a message */
+bool cli_color(void);       /* standard output is a terminal and NO_COLOR is not set */
 /* Messages with the variables that the options ask for. */
 bool cli_prompt(const engine *e, const json *messages, const options *o, prompt *out, error *err);
 /* From here on Ctrl-C cancels the generation that runs, or the next one, instead of ending the program; off: it ends

@@ -46,6 +46,7 @@ static bool is_help(const char *s) {
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a death */
     signal(SIGXFSZ, SIG_IGN); /* so is a file-size limit */
+    cli_fault_watch();
     const char *name = argc > 1 ? argv[1] : "serve";
     int from = 2;
     if (is_help(name))

@@ -61,6 +61,15 @@ static void write_histogram(buf *b, const char *name, const histogram *h, const 
     buf_printf(b, "hearth_%s_sum %.6f\nhearth_%s_count %llu\n", name, (double)atomic_load(&h->sum_us) / 1e6, name, sum);
 }
 
+static const char *prefix_why_name(size_t i) {
+    static const char *const names[] = {
+#define PREFIX_WHY(name, text) #name,
+        PREFIX_WHYS
+#undef PREFIX_WHY
+    };
+    return names[i];
+}
+
 #define WRITE_HTTP(name, type, value, help) write_value(b, #name, type, (double)(value), help);
 #define WRITE_ENGINE(name, type, value, help) \
     if (e) write_value(b, #name, type, (double)(value), help);
@@ -71,7 +80,14 @@ void metrics_write(server *s, engine *e, buf *b) {
 #define METRIC(scope, name, type, value, help) WRITE_##scope(name, type, value, help)
 #define HISTOGRAM(name, field, help) \
     if (e) write_histogram(b, #name, &s->times.field, help);
+#define LABELLED(name, type, label, n, label_of, value, help)                                        \
+    if (e) {                                                                                         \
+        write_head(b, #name, type, help);                                                            \
+        for (size_t i = 0; i < (n); i++)                                                             \
+            buf_printf(b, "hearth_" #name "{" #label "=\"%s\"} %.17g\n", label_of, (double)(value)); \
+    }
 #include "metrics.def"
+#undef LABELLED
 #undef METRIC
 #undef HISTOGRAM
 }

@@ -144,16 +144,16 @@ static void refuse_at_once(http_req *q, const error *e) {
     watch_refused(q->s->watch, q->cn);
 }
 
-/* May q have n bytes of body in memory? One body has its limit, and all of them together have theirs. */
+/* May q have n bytes of body? One body has its limit, and the memory that all of them take has its own. */
 static bool body_fits(const http_req *q, uint64_t n, error *err) {
     const server *s = q->s;
     if (n > s->o.body_max)
         return error_set(err, ERR_TOO_LARGE, "the request body is larger than %zu bytes", s->o.body_max);
-    if (atomic_load(&s->body_bytes) - q->body_held + n > s->o.bodies_max)
-        return error_set(
-            err, ERR_QUEUE_FULL,
-            "the bodies of all requests in progress take the %zu bytes there are for them; try again later",
-            s->o.bodies_max);
+    size_t cap = q->body.cap, memory = n <= cap ? cap : MAX(n, cap + cap / 2); /* as buf_reserve grows */
+    if (n && atomic_load(&s->body_bytes) - q->body_held + memory > s->o.bodies_max)
+        return error_set(err, ERR_QUEUE_FULL,
+                         "the requests in progress fill the %zu bytes there are for bodies; try again later",
+                         s->o.bodies_max);
     return true;
 }
 

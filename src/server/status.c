@@ -1,4 +1,5 @@
 /* What the server says about itself: /health, /metrics, /stats. Not here: its models (models.c). */
+#include <stdio.h>
 #include "internal.h"
 
 void route_health(http_req *q) {
@@ -10,23 +11,91 @@ void route_health(http_req *q) {
         reply_error(q, &e);
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------- */
-void route_stats(http_req *q) {
-    engine *e = atomic_load(&q->s->e);
-    engine_stats st = {0};
-    if (e) engine_stats_get(e, &st);
-    buf b = {0};
-    buf_puts(&b, "{\"server\":{\"owner\":\"serve\",\"version\":\"" HEARTH_VERSION "\",\"model\":");
-    if (e)
-        json_write_string(&b, str_of(engine_model_id(e)));
+/* ---- numbers: one block of /stats each --------------------------------------------------------------------------- */
+typedef struct stats_of {
+    server *s;
+    engine *e; /* NULL: not loaded */
+    engine_stats st;
+} stats_of;
+
+static void stats_server(const stats_of *w, buf *b) {
+    buf_puts(b, "\"owner\":\"serve\",\"version\":\"" HEARTH_VERSION "\",\"model\":");
+    if (w->e)
+        json_write_string(b, str_of(engine_model_id(w->e)));
     else
-        buf_puts(&b, "null");
-    buf_printf(&b, ",\"started_at\":%lld,\"connections\":%d,\"active\":%d}", (long long)q->s->started_unix * 1000,
-               atomic_load(&q->s->n.connections), atomic_load(&q->s->n.active));
-    buf_printf(&b, ",\"admission\":{\"max_safe_context\":%d,\"weights_bytes\":%zu,\"workspace_bytes\":%zu}",
-               e ? engine_context(e) : 0, st.weight_bytes, st.workspace_bytes);
-    buf_printf(&b, ",\"batch\":{\"mode\":\"batch\",\"active_rows\":%d,\"pending_rows\":%d,\"submitted_rows\":%llu",
-               st.running, st.waiting, (unsigned long long)st.requests_total);
-    buf_printf(&b, ",\"kv_bytes\":%zu,\"kv_budget_bytes\":%zu}}", st.kv_bytes_used, st.kv_bytes_max);
+        buf_puts(b, "null");
+    buf_printf(b, ",\"started_at\":%lld,\"connections\":%d,\"active\":%d,\"body_bytes\":%zu,\"body_bytes_max\":%zu",
+               (long long)w->s->started_unix * 1000, atomic_load(&w->s->n.connections), atomic_load(&w->s->n.active),
+               atomic_load(&w->s->body_bytes), w->s->o.bodies_max);
+}
+
+static void stats_admission(const stats_of *w, buf *b) {
+    buf_printf(b, "\"max_safe_context\":%d,\"weights_bytes\":%zu,\"workspace_bytes\":%zu",
+               w->e ? engine_context(w->e) : 0, w->st.weight_bytes, w->st.workspace_bytes);
+    buf_printf(b, ",\"rejected\":%llu", (unsigned long long)w->st.requests_rejected);
+}
+
+static void stats_batch(const stats_of *w, buf *b) {
+    const engine_stats *st = &w->st;
+    buf_printf(b, "\"mode\":\"batch\",\"active_rows\":%d,\"pending_rows\":%d,\"submitted_rows\":%llu", st->running,
+               st->waiting, (unsigned long long)st->requests_total);
+    buf_printf(b, ",\"kv_bytes\":%zu,\"kv_budget_bytes\":%zu,\"cancelled\":%llu,\"failed\":%llu,\"preempted\":%llu",
+               st->kv_bytes_used, st->kv_bytes_max, (unsigned long long)st->requests_cancelled,
+               (unsigned long long)st->requests_failed, (unsigned long long)st->preempted_total);
+}
+
+static void stats_prompt_cache(const stats_of *w, buf *b) {
+    const prefix_stats *p = &w->st.prefix;
+    buf_printf(b, "\"entries\":%d,\"checkpoints\":%d,\"bytes\":%zu,\"max_bytes\":%zu,\"hits\":%llu,\"misses\":%llu",
+               p->blocks, p->checkpoints, p->bytes, p->bytes_max, (unsigned long long)p->hits,
+               (unsigned long long)p->misses);
+    buf_printf(b, ",\"hit_tokens\":%llu,\"evicted_blocks\":%llu,\"evicted_checkpoints\":%llu,\"short_by\":{",
+               (unsigned long long)p->hit_tokens, (unsigned long long)p->evicted_blocks,
+               (unsigned long long)p->evicted_checkpoints);
+    static const char *const names[] = {
+#define PREFIX_WHY(name, text) #name,
+        PREFIX_WHYS
+#undef PREFIX_WHY
+    };
+    for (size_t i = 0; i < COUNT(names); i++)
+        buf_printf(b, "%s\"%s\":%llu", i ? "," : "", names[i], (unsigned long long)p->short_by[i]);
+    buf_putc(b, '}');
+}
+
+static void stats_kv_quant(const stats_of *w, buf *b) {
+    static const kv_summary none;
+    const kv_summary *kv = w->e ? &engine_model(w->e)->kv : &none;
+    buf_printf(b, "\"mode\":\"%s\",\"layers\":{", kv->mode);
+    bool first = true;
+    for (int bits = 0; bits < (int)COUNT(kv->n_by_bits); bits++) {
+        if (!kv->n_by_bits[bits]) continue;
+        char name[16];
+        snprintf(name, sizeof name, "kv%d", bits);
+        buf_printf(b, "%s\"%s\":%d", first ? "" : ",", bits ? name : "f16", kv->n_by_bits[bits]);
+        first = false;
+    }
+    buf_printf(b, "},\"attention\":{\"global\":%d,\"sliding_window\":%d}", kv->n_full, kv->n_windowed);
+}
+
+/* A new block is a function and a line here; docs/metrics.md says what is in it. */
+void route_stats(http_req *q) {
+    static const struct {
+        const char *name;
+        void (*write)(const stats_of *w, buf *b);
+    } blocks[] = {{"server", stats_server},
+                  {"admission", stats_admission},
+                  {"batch", stats_batch},
+                  {"prompt_cache", stats_prompt_cache},
+                  {"kv_quant", stats_kv_quant}};
+    stats_of w = {.s = q->s, .e = atomic_load(&q->s->e)};
+    if (w.e) engine_stats_get(w.e, &w.st);
+    buf b = {0};
+    buf_putc(&b, '{');
+    for (size_t i = 0; i < COUNT(blocks); i++) {
+        buf_printf(&b, "%s\"%s\":{", i ? "," : "", blocks[i].name);
+        blocks[i].write(&w, &b);
+        buf_putc(&b, '}');
+    }
+    buf_putc(&b, '}');
     reply_json(q, 200, &b);
 }

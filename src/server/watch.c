@@ -232,7 +232,10 @@ void watch_free(watch *w) {
 
 void watch_cancel_all(watch *w) {
     pthread_mutex_lock(&w->lock);
-    for (conn *c = w->first; c; c = c->next) conn_gone(w, c);
+    for (conn *c = w->first; c; c = c->next) {
+        conn_gone(w, c);
+        if (c->phase == CONN_BODY) shutdown(c->fd, SHUT_RDWR); /* its rest would be waited for */
+    }
     pthread_mutex_unlock(&w->lock);
 }
 

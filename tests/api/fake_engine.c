@@ -297,6 +297,7 @@ static void *engine_main(void *arg) {
             if (turn(g, now) && g->o.wake) g->o.wake(g->o.wake_arg);
             if (!g->ended) next = MIN(next, g->n >= EVENTS_MAX - 16 ? now + 10000000u : MAX(g->due, now));
         }
+        e->st.last_step_ns = clock_ns();
         if (next <= now) {
             pthread_mutex_unlock(&e->lock);
             pthread_mutex_lock(&e->lock);
