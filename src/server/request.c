@@ -125,14 +125,18 @@ bool http_is_anthropic(const http_req *q) {
     return str_is(q->path, "/v1/messages") || str_starts(q->path, STR("/v1/messages/"));
 }
 
+/* Seconds; NULL: trying again would not help. */
+static const char *retry_after(error_code c) {
+    return c == ERR_QUEUE_FULL ? "1" : c == ERR_UNAVAILABLE || c == ERR_ENGINE ? "2" : NULL;
+}
+
 void reply_error(http_req *q, const error *e) {
     buf b = {0};
     if (http_is_anthropic(q))
         anthropic_error_json(&b, e, q->id);
     else
         error_json(&b, e);
-    if (e->code == ERR_QUEUE_FULL) http_header_add(q, "Retry-After", "1");
-    if (e->code == ERR_UNAVAILABLE || e->code == ERR_ENGINE) http_header_add(q, "Retry-After", "2");
+    if (retry_after(e->code)) http_header_add(q, "Retry-After", retry_after(e->code));
     q->fail = error_describe(e->code)->name;
     reply_json(q, error_describe(e->code)->http, &b);
 }
@@ -141,9 +145,10 @@ void reply_raw(int fd, const error *e) {
     buf body = {0}, b = {0};
     error_json(&body, e);
     unsigned status = (unsigned)error_describe(e->code)->http;
-    buf_printf(&b,
-               "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+    buf_printf(&b, "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %zu\r\n",
                status, MHD_get_reason_phrase_for(status), body.n);
+    if (retry_after(e->code)) buf_printf(&b, "Retry-After: %s\r\n", retry_after(e->code));
+    buf_puts(&b, "\r\n");
     buf_str(&b, buf_view(&body));
     ssize_t n = send(fd, b.p, b.n, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)n; /* a client that has left already */
