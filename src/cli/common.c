@@ -37,11 +37,13 @@ bool cli_engine_opts(const options *o, const char *path, bool one_user, engine_o
         return error_set(err, ERR_USAGE, "--compat knows mlx-lm, not '%s'", o->compat);
     e.compat_mlx_lm = o->compat != NULL;
     e.device.threads = (int)o->threads;
-    e.device.rows_max = (int)o->prefill_chunk + (one_user ? 0 : (int)o->batch);
+    const int batch = (int)(o->given.decode_concurrency && !o->given.batch ? o->decode_concurrency : o->batch);
+    e.device.rows_max = (int)o->prefill_chunk + (one_user ? 0 : batch);
     e.context_length = (int)o->context_length;
     e.memory_budget = (size_t)(o->memory_budget * 1e9);
     e.prefill_chunk = (int)o->prefill_chunk;
-    e.batch = one_user ? 1 : (int)o->batch;
+    e.batch = one_user ? 1 : batch;
+    e.prompt_cache = o->prompt_cache > 0 ? (int64_t)(o->prompt_cache * 1073741824.0) : o->given.prompt_cache ? -1 : 0;
     e.kv_quant = o->kv_quant;
     e.kv_group = (int)o->kv_group;
     e.kv_late = e.compat_mlx_lm && strcmp(o->verb, "logits") == 0;
@@ -149,7 +151,9 @@ bool cli_say(engine *e, const prompt *p, const options *o, buf *reply, gen_stats
                   .n_prompt = p->ids.n,
                   .sample = cli_sampling(o, e),
                   .split_thinking = p->text.n > 0,
-                  .prompt_tail = p->tail};
+                  .prompt_tail = p->tail,
+                  .marks = p->marks.p,
+                  .n_marks = p->marks.n};
     str stops[64];
     if (o->stop.n > COUNT(stops))
         return error_set(err, ERR_USAGE, "--stop may be given %zu times at most", COUNT(stops));

@@ -15,7 +15,12 @@ enum { MARK_GAP = 512, MARKS_LAST = 4 };
 
 /* Of a long conversation not every message: the first, the last ones, and those some way from the one before. */
 static void marks_choose(gen *g, const gen_opts *o) {
-    if (!o->n_marks) return;
+    if (!o->n_marks) { /* another ending is likely to follow the same beginning */
+        if (g->n_prompt <= KV_PAGE) return;
+        g->marks = mem_alloc(sizeof *g->marks);
+        g->marks[g->n_marks++] = (g->n_prompt - 1) / KV_PAGE * KV_PAGE;
+        return;
+    }
     g->marks = mem_alloc(o->n_marks * sizeof *g->marks);
     int32_t last = 0;
     for (size_t i = 0; i < o->n_marks; i++) {

@@ -101,6 +101,8 @@ static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
             .split_thinking = think != NULL,
             .think = think,
             .prompt_tail = p->tail,
+            .marks = p->marks.p,
+            .n_marks = p->marks.n,
             .tools = tools,
             .one_call = r->one_call,
             .has_think_budget = r->thinking_budget >= 0,

@@ -3,8 +3,15 @@
  * the special tokens' texts, and whatever the request adds. Special tokens belong to the template; everything else,
  * roles included, came from a client and is marked so (docs/templates.md). Not here: the language (jinja_*.c), fitting
  * requests to what a template accepts (server). */
+#include <pthread.h>
 #include <stdlib.h>
 #include "jinja_internal.h"
+
+enum { MEMO_MAX = 256 };
+typedef struct memo {
+    pthread_mutex_t mu;
+    map *values; /* [mu] owns */
+} memo;
 
 enum { TEXT_MAX = 2 }; /* default, and the one for requests with tools */
 
@@ -13,18 +20,25 @@ struct chat_template {
     arena *a;                  /* owns; holds the trusted variables */
     const json *trusted;
     str source; /* borrows (a): of the default */
+    memo *memo; /* owns */
 };
 
 void chat_template_free(chat_template *t) {
     if (!t) return;
     for (int i = 0; i < TEXT_MAX; i++) jinja_free(t->by_tools[i]);
     arena_free(t->a);
+    map_free(t->memo->values);
+    pthread_mutex_destroy(&t->memo->mu);
+    free(t->memo);
     free(t);
 }
 
 static chat_template *template_new(str source, str tool_source, json_builder *special, arena *a, error *err) {
     chat_template *t = mem_alloc(sizeof *t);
     t->a = a;
+    t->memo = mem_alloc(sizeof *t->memo);
+    t->memo->values = map_new(16);
+    pthread_mutex_init(&t->memo->mu, NULL);
     t->trusted = json_built(special);
     t->source = (str){arena_copy(a, source.p, source.n), source.n};
     t->by_tools[0] = jinja_parse(source, err);
@@ -124,6 +138,21 @@ bool chat_template_render(const chat_template *t, const render_opts *o, buf *out
     bool ok = jinja_render_trusted(j, json_built(&b), t->trusted, NULL, o->now_unix, out, user, err);
     arena_free(a);
     return ok;
+}
+
+bool chat_template_recall(const chat_template *t, str key, int32_t *value) {
+    uint64_t v;
+    pthread_mutex_lock(&t->memo->mu);
+    const bool found = map_get(t->memo->values, key, &v);
+    pthread_mutex_unlock(&t->memo->mu);
+    if (found) *value = (int32_t)(uint32_t)v;
+    return found;
+}
+
+void chat_template_remember(const chat_template *t, str key, int32_t value) {
+    pthread_mutex_lock(&t->memo->mu);
+    if (map_count(t->memo->values) < MEMO_MAX) map_set(t->memo->values, key, (uint32_t)value);
+    pthread_mutex_unlock(&t->memo->mu);
 }
 
 bool chat_template_reads(const chat_template *t, const char *variable) {

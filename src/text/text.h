@@ -73,6 +73,9 @@ typedef struct render_opts {
 } render_opts;
 bool chat_template_render(const chat_template *t, const render_opts *o, buf *out, buf *user, error *err);
 bool chat_template_reads(const chat_template *t, const char *variable); /* the source mentions this name */
+/* A small table beside the template, for what is worth finding out once (prompt.c). Any thread. */
+bool chat_template_recall(const chat_template *t, str key, int32_t *value);
+void chat_template_remember(const chat_template *t, str key, int32_t value);
 bool chat_template_thinks(const chat_template *t); /* replies may hold a thinking block: the source mentions its tag */
 bool chat_template_says(const chat_template *t, str text); /* the source holds this text */
 
@@ -92,6 +95,9 @@ bool prompt_render(prompt *p, const chat_template *t, const tokenizer *k, const 
 /* Raw text, all of it trusted, with BOS and the like as the tokenizer is configured. */
 bool prompt_raw(prompt *p, const tokenizer *k, str text, error *err);
 void prompt_free(prompt *p);
+/* Tokens at the end of a prompt that a next turn will not repeat (an open thinking tag, say), as two small renderings
+ * show; -1: unknown. Remembered by o->variables and whether there are tools. */
+int32_t prompt_primer(const chat_template *t, const tokenizer *k, const render_opts *o);
 
 /* ---- one reply, token by token (output.c, output_calls*.c) ---------------------------------------------------------
  */
