@@ -285,6 +285,7 @@ typedef struct engine_stats {
     uint64_t prefill_ns_total, decode_ns_total, step_ns_total;
     int32_t running, waiting;
     size_t weight_bytes, kv_bytes_used, kv_bytes_max, workspace_bytes;
+    uint64_t kv_saturated; /* values that did not fit the cache's type: kept at its edge */
     uint64_t
         last_step_ns; /* clock_ns() of the last finished step; now, when there is nothing to do: the watchdog's food */
     bool failed;      /* the engine cannot serve any more */

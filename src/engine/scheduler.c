@@ -609,6 +609,7 @@ static void gauges_set(engine *e) {
     e->stats.running = e->n_running;
     e->stats.kv_bytes_used = kv_store_bytes_used(&e->store);
     prefix_stats_get(e->prefix, &e->stats.prefix);
+    e->stats.kv_saturated = e->parts.device->vt->kv_saturated(e->parts.device, e->kv);
 }
 
 void *scheduler_main(void *arg) {
