@@ -4,7 +4,8 @@
 #pragma once
 #include "text.h"
 
-/* ---- a vocabulary as grammars see it (grammar_vocab.c) ----------------------------------------------------------- */
+/* ---- a vocabulary as grammars see it (grammar_vocab.c, grammar_tokens.c)
+ * ----------------------------------------------------------- */
 /* The bytes of every token in a trie. Immutable, counted references, any thread. */
 typedef struct grammar_vocab grammar_vocab;
 /* n_logits: width of a row of logits; ids from tokenizer_size on never match. eos: the ids that end a reply. */

@@ -190,11 +190,11 @@ enum { F_ACCEPT = 1, F_HOLE = 2, F_MORE = 4 /* something can be consumed */ };
 typedef struct base_mask {
     uint32_t state;
     uint32_t used;   /* clock of the last use */
-    uint64_t *bits;  /* owns [words] */
-    uint32_t *cross; /* owns; trie nodes where the part ended and more follows */
-    uint32_t n_cross, cap_cross;
+    uint64_t *bits;  /* [words] borrows (grammar.masks) */
+    uint32_t *cross; /* [CROSS_MAX] borrows; trie nodes where the part ended and more follows */
+    uint32_t n_cross;
 } base_mask;
-enum { BASE_MASKS = 128 };
+enum { BASE_MASKS = 128, CROSS_MAX = 1 << 14 };
 
 struct grammar {
     atomic_int refs;
@@ -223,6 +223,8 @@ struct grammar {
     uint32_t need_and; /* a closure met an AND whose first states are not there yet */
     uint32_t start;
     base_mask mask[BASE_MASKS];
+    void *masks; /* owns: room for them, which comes into memory with use */
+    size_t masks_bytes;
     uint32_t clock;
     struct matcher *first; /* borrows: all matchers */
 };
@@ -268,4 +270,9 @@ struct grammar_vocab {
     token_trie safe, rest;
     uint64_t *level[SAFE_CHARS_MAX + 2]; /* own: safe tokens of at most i characters; the last: all of them */
 };
+/* How one is put together: a start, then each token's bytes and v->at, then the laying out. */
+grammar_vocab *vocab_start(int32_t n, const int32_t *eos, size_t n_eos);
+bool vocab_is_eos(const grammar_vocab *v, int32_t id);
+void vocab_bytes_check(grammar_vocab *v, size_t from); /* drops what was added since when no text can hold it */
+void vocab_lay(grammar_vocab *v);
 size_t gx_token_mark(char out[4], int32_t id); /* the bytes that stand for a special token */
