@@ -29,11 +29,12 @@ static gx build(builder *b, const grammar_spec *s) {
         if (str_has(s->text, STR("::="))) return gbnf_build(b, s->text, s->field);
         return lark_build(b, s->text, s->field);
     case GRAMMAR_CHOICE: return build_choice(b, s);
-    case GRAMMAR_TOOLS: return tools_build(b, s);
+    case GRAMMAR_TOOLS: return tools_build(b, &s->tools, s->field);
+    case GRAMMAR_MARK: return mark_build(b, &s->tools, s->text);
     default: break;
     }
     json_forms_init(b, &f, s->compact);
-    return s->kind == GRAMMAR_OBJECT ? f.object : schema_build(b, s->schema, &f, s->field);
+    return s->kind == GRAMMAR_OBJECT ? f.object : schema_build(b, s->schema, s->schema, &f, s->field);
 }
 
 static bool masks_open(grammar *g, grammar_vocab *v, error *err) {
@@ -52,7 +53,7 @@ static bool masks_open(grammar *g, grammar_vocab *v, error *err) {
 }
 
 grammar *grammar_compile(const grammar_spec *spec, grammar_vocab *v, error *err) {
-    static const char *const fields[] = {"schema", "response_format", "regex", "grammar", "choice", "tools"};
+    static const char *const fields[] = {"schema", "response_format", "regex", "grammar", "choice", "tools", "mark"};
     grammar_spec s = *spec;
     if (!s.field) s.field = fields[s.kind];
     builder b;
@@ -61,6 +62,8 @@ grammar *grammar_compile(const grammar_spec *spec, grammar_vocab *v, error *err)
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->mu, NULL);
     gx root = build(&b, &s);
+    if (s.kind != GRAMMAR_TOOLS && s.kind != GRAMMAR_MARK && s.tools.form && s.tools.tools)
+        root = GX_ALT(&b, root, tools_build(&b, &s.tools, "tools"));
     bool ok = !b.failed && gx_check(&b, &root) && program_emit(&g->p, &b, root, err) && machine_open(g, err) &&
               masks_open(g, v, err);
     builder_deinit(&b);

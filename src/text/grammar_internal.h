@@ -136,8 +136,9 @@ gx scan_bad(const scan *c, const char *what); /* names the line */
 bool scan_string(scan *c, buf *out);          /* behind the opening quote */
 bool scan_count(scan *c, uint32_t *out);
 /* grammar_schema.c. path: of the schema, for messages. */
-gx schema_build(builder *b, const json *schema, const json_forms *f, const char *path);
-gx tools_build(builder *b, const grammar_spec *s); /* grammar_tools.c */
+gx schema_build(builder *b, const json *root, const json *schema, const json_forms *f, const char *path);
+gx tools_build(builder *b, const grammar_tools *t, const char *field); /* grammar_tools.c */
+gx mark_build(builder *b, const grammar_tools *t, str text);
 
 /* ---- programs (grammar_emit.c) ----------------------------------------------------------------------------------- */
 enum { PC_ACCEPT = 0, PC_HOLE = 1, PC_RET = 2, PC_DEAD = 3, PC_FIRST = 4 };

@@ -20,3 +20,8 @@ grammar_vocab *grammar_vocab_new(const tokenizer *t, int32_t n_logits, const int
     vocab_lay(v);
     return v;
 }
+
+int32_t grammar_special(const void *k, str mark) {
+    int32_t id = tokenizer_id(k, mark);
+    return id >= 0 && tokenizer_is_special(k, id) ? id : -1;
+}
