@@ -33,7 +33,7 @@ static gx build(builder *b, const grammar_spec *s) {
     case GRAMMAR_MARK: return mark_build(b, &s->tools, s->text);
     default: break;
     }
-    json_forms_init(b, &f, s->compact);
+    json_forms_init(b, &f, s->compact ? JSON_COMPACT : JSON_LOOSE);
     return s->kind == GRAMMAR_OBJECT ? f.object : schema_build(b, s->schema, s->schema, &f, s->field);
 }
 

@@ -110,11 +110,12 @@ bool regex_class(builder *b, str s, size_t *at, unsigned flags, cp_set *out, con
 gx json_chars(builder *b, const cp_set *s, bool quoted); /* one character, escaped where JSON must */
 gx json_any_char(builder *b);                            /* in every spelling JSON has */
 gx json_literal(builder *b, str s);                      /* the content of a string, spelled as json_write does */
-typedef struct json_forms { /* expressions for one style of white space; made on first use */
-    bool compact;
+typedef enum json_style { JSON_LOOSE, JSON_COMPACT, JSON_LINE /* a blank after , and : at most */ } json_style;
+typedef struct json_forms { /* expressions for one style of white space */
+    json_style style;
     gx space, string, number, integer, value, object, array, comma, colon;
 } json_forms;
-void json_forms_init(builder *b, json_forms *f, bool compact);
+void json_forms_init(builder *b, json_forms *f, json_style style);
 gx json_constant(builder *b, const json_forms *f, const json *v); /* exactly this value */
 gx json_object_of(builder *b, const json_forms *f, gx members);   /* in braces, with space */
 gx json_array_of(builder *b, const json_forms *f, gx items);

@@ -525,7 +525,7 @@ gx schema_of(schemas *s, const snode *list, size_t n) {
     if (!kept) return s->f->value;
     qsort(own, kept, sizeof *own, snode_order);
     buf key = {0};
-    buf_puts(&key, s->f->compact ? "S:" : "s:");
+    buf_printf(&key, "schema %d:", s->f->style);
     for (size_t i = 0; i < kept; i++) buf_add(&key, &own[i].j, sizeof own[i].j);
     uint64_t rule;
     if (!map_get(b->known, buf_view(&key), &rule)) {

@@ -89,7 +89,7 @@ static bool compiles(tool_in *c, const json *schema, const char *path) {
     json_forms f;
     program p;
     builder_init(&b, &err);
-    json_forms_init(&b, &f, false);
+    json_forms_init(&b, &f, JSON_LINE);
     gx x = schema_build(&b, c->schema, schema, &f, path);
     bool ok = !b.failed && gx_check(&b, &x) && program_emit(&p, &b, x, &err);
     if (ok) program_deinit(&p);
@@ -275,7 +275,7 @@ gx tools_build(builder *b, const grammar_tools *t, const char *field) {
     if (!c.form) return builder_fail(b, "%s: calls in the form of \"%s\" cannot be forced", field, t->form);
     if (!strcmp(t->form, "mistral") && t->special && t->special(t->tokens, STR("[ARGS]")) < 0)
         c.form = form_find("mistral-list");
-    json_forms_init(b, &c.f, false);
+    json_forms_init(b, &c.f, JSON_LINE);
     gx_list l = {0};
     for (uint32_t i = 0; i < t->tools->n && !b->failed; i++) {
         const json *f = json_get(json_at(t->tools, i), "function");
