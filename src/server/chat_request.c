@@ -19,7 +19,7 @@ static bool wrong_type(const char *name, const char *want, const json *v, error 
 
 /* ---- fields with a form of their own ----------------------------------------------------------------------------- */
 static bool read_messages(reader *c, const json *v, error *err) {
-    return messages_normalise(c->q->a, v, &c->r->messages, err);
+    return messages_normalise(c->q->a, v, c->q->s->o.keep_header_lines, &c->r->messages, err);
 }
 
 static bool read_prompt(reader *c, const json *v, error *err) {
@@ -375,6 +375,7 @@ bool chat_request_read_json(http_req *q, unsigned surface, const json *body, cha
 typedef struct normaliser {
     arena *a;
     uint32_t i; /* message */
+    bool keep_headers;
     error *err;
 } normaliser;
 
@@ -431,23 +432,31 @@ static bool content_of(normaliser *n, const json *m, bool may_be_null, json *out
     return true;
 }
 
-/* Templates walk arguments as an object; OpenAI's clients send its JSON text. */
+/* Templates walk arguments as an object; OpenAI's clients send its JSON text. None, null and "" are no arguments. */
+static bool arguments_of(normaliser *n, const json *v, json *out) {
+    const json *read = v;
+    if (json_is(v, JSON_STRING)) {
+        str text = str_trim(v->string);
+        read = text.n ? json_read(n->a, text, NULL, NULL) : NULL;
+        if (text.n && !read) return bad_message(n, ".tool_calls", "prompt build failed: arguments are not JSON%s", "");
+    }
+    *out = json_is(read, JSON_OBJECT) ? *read : (json){.type = JSON_OBJECT};
+    return !read || json_is(read, JSON_OBJECT) || json_is(read, JSON_NULL) ||
+           bad_message(n, ".tool_calls", "prompt build failed: arguments are not a JSON object%s", "");
+}
+
 static bool call_normalise(normaliser *n, const json *call, json *out) {
     const json *f = json_get(call, "function"), *arguments = json_get(f, "arguments");
     if (!json_is(call, JSON_OBJECT) || !json_is(f, JSON_OBJECT))
         return bad_message(n, ".tool_calls", "each needs a function object%s", "");
     json_builder fb = {.a = n->a}, cb = {.a = n->a};
+    json object;
+    if (!arguments_of(n, arguments, &object)) return false;
     for (uint32_t i = 0; i < f->n; i++) {
-        json v = f->members[i].value;
-        if (&f->members[i].value == arguments && json_is(arguments, JSON_STRING)) {
-            str text = str_trim(arguments->string);
-            const json *read = text.n ? json_read(n->a, text, NULL, NULL) : NULL;
-            if (text.n && !json_is(read, JSON_OBJECT))
-                return bad_message(n, ".tool_calls", "prompt build failed: arguments are not a JSON object%s", "");
-            v = read ? *read : (json){.type = JSON_OBJECT};
-        }
-        json_put(&fb, arena_copy(n->a, f->members[i].key.p, f->members[i].key.n), v);
+        const json_member *m = &f->members[i];
+        json_put(&fb, arena_copy(n->a, m->key.p, m->key.n), &m->value == arguments ? object : m->value);
     }
+    if (!arguments) json_put(&fb, "arguments", object);
     for (uint32_t i = 0; i < call->n; i++) {
         const json_member *m = &call->members[i];
         json_put(&cb, arena_copy(n->a, m->key.p, m->key.n), str_is(m->key, "function") ? *json_built(&fb) : m->value);
@@ -466,6 +475,19 @@ static bool calls_normalise(normaliser *n, const json *calls, json *out) {
     return true;
 }
 
+/* Agents put lines about themselves in front of the system prompt that change with every request ("x-anthropic-billing-
+ * header: ...; cch=..."): no prompt would ever be found in the cache again. */
+static str drop_header_lines(str s) {
+    static const str start = STR("x-anthropic-");
+    while (str_starts(s, start)) {
+        size_t line = MIN(str_find(s, STR("\n")), s.n), colon = str_find(str_slice(s, 0, line), STR(":"));
+        if (colon == SIZE_MAX || str_find(str_slice(s, 0, colon), STR(" ")) != SIZE_MAX) break;
+        s = str_slice(s, MIN(line + 1, s.n), s.n);
+        while (s.n && s.p[0] == '\n') s = str_slice(s, 1, s.n);
+    }
+    return s;
+}
+
 static bool message_normalise(normaliser *n, const json *m, json *out) {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
     if (!json_is(m, JSON_OBJECT)) return bad_message(n, "", "must be an object, not %s", json_type_name(m));
@@ -477,12 +499,19 @@ static bool message_normalise(normaliser *n, const json *m, json *out) {
     if (str_is(role, "developer")) role = STR("system");
     json content, calls;
     if (!content_of(n, m, !str_is(role, "user") && !str_is(role, "system"), &content)) return false;
+    if (str_is(role, "system") && !n->keep_headers) content.string = drop_header_lines(content.string);
+    if (str_is(role, "function")) role = STR("tool");
     json_builder b = {.a = n->a};
     json_put(&b, "role", json_of_str(role));
     json_put(&b, "content", content);
+    const json *thought = json_get(m, "reasoning_content");
+    if (!json_is(thought, JSON_STRING)) thought = json_get(m, "reasoning");
+    if (json_is(thought, JSON_STRING)) json_put(&b, "reasoning_content", *thought);
     for (uint32_t i = 0; i < m->n; i++) {
         const json_member *f = &m->members[i];
-        if (str_is(f->key, "role") || str_is(f->key, "content") || json_is(&f->value, JSON_NULL)) continue;
+        if (str_is(f->key, "role") || str_is(f->key, "content") || json_is(&f->value, JSON_NULL) ||
+            str_is(f->key, "reasoning") || str_is(f->key, "reasoning_content"))
+            continue;
         bool is_calls = str_is(f->key, "tool_calls");
         if (is_calls && !calls_normalise(n, &f->value, &calls)) return false;
         json_put(&b, arena_copy(n->a, f->key.p, f->key.n), is_calls ? calls : f->value);
@@ -491,11 +520,11 @@ static bool message_normalise(normaliser *n, const json *m, json *out) {
     return true;
 }
 
-bool messages_normalise(arena *a, const json *messages, const json **out, error *err) {
+bool messages_normalise(arena *a, const json *messages, bool keep_headers, const json **out, error *err) {
     if (!json_is(messages, JSON_ARRAY)) return wrong_type("messages", "array", messages, err);
     if (!messages->n) return error_field(err, ERR_INVALID, "messages", "messages required");
     json *list = arena_array(a, json, messages->n);
-    normaliser n = {.a = a, .err = err};
+    normaliser n = {.a = a, .keep_headers = keep_headers, .err = err};
     for (n.i = 0; n.i < messages->n; n.i++)
         if (!message_normalise(&n, json_at(messages, n.i), &list[n.i])) return false;
     json *array = arena_alloc(a, sizeof *array);

@@ -1,6 +1,7 @@
 /* How families write what is not plain text in a reply: the marks of thinking and of tool calls, and how to tell from a
  * template which of them a model uses. Not here: reading them (output.c, output_calls.c). */
 #include <stdlib.h>
+#include "history.h"
 #include "output_internal.h"
 
 /* ---- marks that are tokens only ---------------------------------------------------------------------------------- */
@@ -149,6 +150,7 @@ const call_form *call_form_named(const char *name) {
 }
 
 const call_form *call_form_of(const chat_template *t, const tokenizer *k) {
+    if (t && chat_template_rules(t)->tools_text) return call_form_named("hermes"); /* what the prompt then asks for */
     for (size_t i = 0; t && i < COUNT(call_forms); i++) {
         str sign = call_forms[i].sign;
         if (mark_is_token(sign) && tokenizer_id(k, mark_spelled(sign)) < 0) continue;

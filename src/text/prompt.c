@@ -1,6 +1,6 @@
 /* Messages become a prompt: rendered, tokenised with the client's text kept plain, the end that the template wrote, and
  * the places where prompts are likely to part (docs/prefix-cache.md). */
-#include "text.h"
+#include "history.h"
 
 enum {
     TAIL_BYTES_MAX = 4096,
@@ -70,7 +70,7 @@ static bool probe_render(const chat_template *t, const tokenizer *k, const rende
     with.tools = o->tools ? json_read(a, STR(tools), NULL, NULL) : NULL;
     with.now_unix = 1; /* the same for both */
     bool ok =
-        chat_template_render(t, &with, &out->text, &out->user, NULL) &&
+        history_render(t, &with, &out->text, &out->user, NULL) &&
         tokenizer_encode_marked(k, buf_view(&out->text), (const uint8_t *)out->user.p, ENCODE_SPECIAL, &out->ids, NULL);
     arena_free(a);
     return ok;
@@ -118,7 +118,7 @@ static void marks_find(prompt *p, const chat_template *t, const tokenizer *k, co
 }
 
 bool prompt_render(prompt *p, const chat_template *t, const tokenizer *k, const render_opts *o, error *err) {
-    if (!chat_template_render(t, o, &p->text, &p->user, err)) return false;
+    if (!history_render(t, o, &p->text, &p->user, err)) return false;
     if (!length_check(p, k, p->text.n, err)) return false;
     p->tail = trusted_tail(p);
     if (!tokenizer_encode_marked(k, buf_view(&p->text), (const uint8_t *)p->user.p, ENCODE_SPECIAL, &p->ids, err))

@@ -5,12 +5,15 @@
  * requests to what a template accepts (server). */
 #include <pthread.h>
 #include <stdlib.h>
+#include "history.h"
 #include "jinja_internal.h"
 
 enum { MEMO_MAX = 256 };
 typedef struct memo {
     pthread_mutex_t mu;
-    map *values; /* [mu] owns */
+    map *values;         /* [mu] owns */
+    bool probed;         /* [mu] */
+    history_rules rules; /* fixed once probed */
 } memo;
 
 enum { TEXT_MAX = 2 }; /* default, and the one for requests with tools */
@@ -167,4 +170,13 @@ bool chat_template_thinks(const chat_template *t) {
 
 bool chat_template_says(const chat_template *t, str text) {
     return str_has(t->source, text);
+}
+
+const history_rules *chat_template_rules(const chat_template *t) {
+    memo *m = t->memo;
+    pthread_mutex_lock(&m->mu);
+    if (!m->probed) history_probe(t, &m->rules);
+    m->probed = true;
+    pthread_mutex_unlock(&m->mu);
+    return &m->rules;
 }

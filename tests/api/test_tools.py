@@ -222,3 +222,32 @@ def test_sdk_accumulates(server):
         final = s.get_final_completion().choices[0]
     assert "tool_calls.function.arguments.done" in kinds and final.finish_reason == "tool_calls"
     assert json.loads(final.message.tool_calls[0].function.arguments) == {"city": "Oslo", "days": 3} and final.message.content == "Hm."
+
+
+LAST = {"role": "user", "content": 'script:{"echo":"prompt"}'}
+
+
+def prompt_of(server, *messages, **fields):
+    status, _, data = server.call("POST", "/v1/chat/completions", {"messages": [*messages, LAST], **fields})
+    assert status == 200, data
+    return json.loads(data)["choices"][0]["message"]["content"]
+
+
+def test_arguments_in_every_form(server):
+    texts = {prompt_of(server, {"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": f}]},
+                       {"role": "tool", "tool_call_id": "1", "content": "12:00"})
+             for f in ({"name": "now", "arguments": a} for a in ("", "null", "{}", " ", None, {}))}
+    assert len(texts) == 1 and "[now {}]" in texts.pop()
+    for content in (None, ""):
+        assert prompt_of(server, {"role": "user", "content": "a"}, {"role": "assistant", "content": content, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "1", "content": None})
+    status, e = server.error({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{bad"}}]}]})
+    assert status == 400 and e["param"] == "messages[0].tool_calls" and "prompt build failed" in e["message"]
+
+
+def test_header_lines_of_agents_are_dropped(server, start):
+    head = "x-anthropic-billing-header: cc_version=2.1; cch=%s;"
+    texts = {prompt_of(server, {"role": "system", "content": head % nonce + "\nYou are a tool."}) for nonce in ("aaaa", "bbbb")}
+    assert len(texts) == 1 and "billing" not in texts.copy().pop() and "You are a tool." in texts.pop()
+    assert "billing" in prompt_of(server, {"role": "user", "content": head % "user"})
+    assert "x-anthropic thing: y" in prompt_of(server, {"role": "system", "content": "x-anthropic thing: y"})
