@@ -44,6 +44,9 @@ bool cli_engine_opts(const options *o, const char *path, bool one_user, engine_o
     e.prefill_chunk = (int)o->prefill_chunk;
     e.batch = one_user ? 1 : batch;
     e.prompt_cache = o->prompt_cache > 0 ? (int64_t)(o->prompt_cache * 1073741824.0) : o->given.prompt_cache ? -1 : 0;
+    e.ssd_cache = one_user ? NULL : o->ssd_cache;
+    e.ssd_cache_max = (size_t)(o->ssd_cache_max * (1 << 30));
+    e.ssd_cache_verify = o->ssd_cache_verify;
     e.kv_quant = o->kv_quant;
     e.kv_group = (int)o->kv_group;
     e.kv_late = e.compat_mlx_lm && strcmp(o->verb, "logits") == 0;

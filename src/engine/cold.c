@@ -89,7 +89,7 @@ struct cold {
     int root, fd; /* DIR; the fingerprint's directory */
     uint8_t fingerprint[COLD_KEY];
     char own[2 * COLD_KEY + 1]; /* its name */
-    size_t bytes_max, queue_max;
+    size_t bytes_max, queue_max, ahead_max;
     void (*wake)(void *arg);
     void *wake_arg;
     pthread_t writer, reader;
@@ -418,10 +418,16 @@ void cold_put_done(cold *c, void *payload) {
     pthread_mutex_unlock(&c->mu);
 }
 
-bool cold_flush(cold *c, error *err) {
+bool cold_flush(cold *c, const struct timespec *until, error *err) {
     pthread_mutex_lock(&c->mu);
     const uint64_t upto = c->n_queued, lost = c->lost;
-    while (c->n_settled < upto) pthread_cond_wait(&c->settled, &c->mu);
+    int rc = 0;
+    while (c->n_settled < upto && rc != ETIMEDOUT)
+        rc = until ? pthread_cond_timedwait(&c->settled, &c->mu, until) : pthread_cond_wait(&c->settled, &c->mu);
+    if (c->n_settled < upto) {
+        pthread_mutex_unlock(&c->mu);
+        return error_set(err, ERR_UNAVAILABLE, "SSD cache: %s does not take what is written in time", c->dir);
+    }
     c->lost = c->stats.failed + c->stats.dropped;
     const bool ok = c->lost == lost;
     if (!ok && c->disk_bad)
@@ -444,7 +450,7 @@ static cold_image *queued_find(const cold *c, const cold_head *h) {
 static cold_read *read_due(cold *c) {
     for (cold_read **at = &c->reads, *r; (r = *at); at = &r->next) {
         if (r->closed || r->n_read == r->n) continue;
-        if (r->ahead && c->ahead + cold_image_bytes(&r->head[r->n_read]) > COLD_AHEAD) continue;
+        if (r->ahead && c->ahead + cold_image_bytes(&r->head[r->n_read]) > c->ahead_max) continue;
         *at = r->next; /* to the end of the line */
         cold_read **end = &c->reads;
         while (*end) end = &(*end)->next;
@@ -621,6 +627,7 @@ cold *cold_open(const cold_opts *o, error *err) {
     cold *c = mem_alloc(sizeof *c);
     *c = (cold){.root = -1, .fd = -1, .bytes_max = o->bytes_max, .wake = o->wake, .wake_arg = o->wake_arg};
     c->queue_max = o->queue_max ? o->queue_max : COLD_QUEUE;
+    c->ahead_max = o->ahead_max ? o->ahead_max : COLD_AHEAD;
     c->end = &c->queue;
     c->dir = mem_strdup(o->dir);
     for (size_t n = strlen(c->dir); n > 1 && c->dir[n - 1] == '/';) c->dir[--n] = 0;
@@ -629,7 +636,11 @@ cold *cold_open(const cold_opts *o, error *err) {
     pthread_mutex_init(&c->mu, NULL);
     pthread_cond_init(&c->work, NULL);
     pthread_cond_init(&c->wanted, NULL);
-    pthread_cond_init(&c->settled, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->settled, &attr);
+    pthread_condattr_destroy(&attr);
     bool ok = root_open(c, err) && (c->fd = own_open(c, err)) >= 0;
     if (ok) scan_and_evict(c, 0);
     if (ok && o->verify) {

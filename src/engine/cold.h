@@ -31,6 +31,7 @@ typedef struct cold_opts {
     uint8_t fingerprint[COLD_KEY]; /* of all that decides the bytes: weights, arithmetic, KV type, layout */
     size_t bytes_max;              /* all blobs below dir, of other models too */
     size_t queue_max;              /* bytes that wait for being written; 0: COLD_QUEUE */
+    size_t ahead_max;              /* bytes read and not taken yet; 0: COLD_AHEAD */
     bool verify;                   /* read everything once in the background; damaged blobs go */
     void (*wake)(void *arg); /* from the store's threads, no lock held: a read has news, the queue has room again */
     void *wake_arg;
@@ -49,9 +50,9 @@ bool cold_has(cold *c, const cold_key *key, uint32_t kind); /* on disk or queued
  * false, counted as dropped). */
 void *cold_put(cold *c, const cold_head *h, bool *full);
 void cold_put_done(cold *c, void *payload); /* queues it */
-/* Waits until all that was queued before is on the disk for good. False: something since the last flush is not, and
- * why. */
-bool cold_flush(cold *c, error *err);
+/* Waits until all that was queued before is on the disk for good, or the time (clock_in_ms; NULL: none) has come.
+ * False: something since the last flush is not, and why. */
+bool cold_flush(cold *c, const struct timespec *until, error *err);
 
 /* Reads n blobs, in order, in the background. Heads are copied (their ids too). */
 typedef struct cold_read cold_read;

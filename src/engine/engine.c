@@ -50,6 +50,9 @@ static bool memory_open(engine *e, const engine_opts *o, error *err) {
     e->store.kv = e->kv;
     e->store.state = e->state;
     e->store.state_bytes = in.state;
+    error none = {0};
+    e->tier = tier_open(e, o, in.budget, &spec, &none);
+    if (none.code) return err ? *err = none, false : false;
     e->logits_bytes = (size_t)e->out_max * (size_t)e->info->vocab * sizeof(float);
     e->logits = e->kv ? d->vt->alloc(d, e->logits_bytes, err) : NULL;
     if (!e->logits) return false;
@@ -68,6 +71,7 @@ static bool memory_open(engine *e, const engine_opts *o, error *err) {
 
 static void engine_free(engine *e) {
     device *d = e->parts.device;
+    tier_close(e->tier);
     if (e->scratch)
         for (int i = 0; i < e->n_workers; i++) sampler_scratch_deinit(&e->scratch[i]);
     free(e->scratch);
@@ -86,6 +90,7 @@ static void engine_free(engine *e) {
     engine_parts_close(&e->parts);
     pthread_mutex_destroy(&e->mu);
     pthread_cond_destroy(&e->cond);
+    pthread_cond_destroy(&e->flushed);
     free(e->id);
     free(e);
 }
@@ -105,6 +110,7 @@ engine *engine_start(engine_parts *parts, const engine_opts *o, error *err) {
     e->id = o->model_id ? mem_strdup(o->model_id) : id_from_path(o->model_path);
     pthread_mutex_init(&e->mu, NULL);
     engine_cond_init(&e->cond);
+    engine_cond_init(&e->flushed);
     e->queue_end = &e->queue;
     e->info = model_describe(e->parts.model);
     e->queue_max = o->queue_max;
@@ -139,6 +145,7 @@ void engine_close(engine *e) {
     pthread_mutex_lock(&e->mu);
     e->closing = true;
     pthread_cond_broadcast(&e->cond);
+    pthread_cond_broadcast(&e->flushed);
     pthread_mutex_unlock(&e->mu);
     pthread_join(e->thread, NULL);
     engine_free(e);
@@ -297,7 +304,8 @@ void engine_stats_get(const engine *e, engine_stats *out) {
     engine *m = (engine *)e; /* the lock is not part of what the caller sees */
     pthread_mutex_lock(&m->mu);
     *out = m->stats;
-    out->waiting = m->n_queue;
+    out->waiting = m->n_queue + m->n_aside;
     if (m->idle) out->last_step_ns = clock_ns();
     pthread_mutex_unlock(&m->mu);
+    if (m->tier) tier_stats_add(m->tier, &out->ssd);
 }

@@ -3,10 +3,10 @@
 #pragma once
 #include "../base/base.h"
 #include "../text/text.h"
-#include "../text/grammar.h"
 #include "../model/model.h"
 
 typedef struct engine engine;
+#define SSD_CACHE_MAX ((size_t)64 << 30)
 typedef struct engine_opts {
     const char *model_path; /* directory or .gguf */
     const char *model_id;   /* shown to clients; NULL: last part of the path */
@@ -25,7 +25,10 @@ typedef struct engine_opts {
     int kv_group;            /* columns a scale; 0: 64 */
     bool kv_late;            /* prompts see keys and values as they were before coding, replies as coded: mlx-lm's way,
                                 for comparing with it. Nothing can be shared between requests then */
-    int64_t prompt_cache; /* bytes for what earlier requests left; 0: the plan's choice, -1: none. Cut to what fits */
+    int64_t prompt_cache;  /* bytes for what earlier requests left; 0: the plan's choice, -1: none. Cut to what fits */
+    const char *ssd_cache; /* directory that keeps the prompt cache over restarts; NULL: none */
+    size_t ssd_cache_max;  /* bytes below it, of all models; 0: SSD_CACHE_MAX */
+    bool ssd_cache_verify; /* read all of it once, in the background, and remove what is damaged */
 } engine_opts;
 engine *engine_open(const engine_opts *o, error *err);
 void engine_close(engine *e); /* cancels what runs, joins the thread */
@@ -217,10 +220,6 @@ typedef struct gen_opts {
     bool one_call;
     bool has_think_budget;
     int32_t think_budget;
-    /* The answer's grammar, compiled for this model's vocabulary; kept; NULL: any text. Not what is thought:
-     * grammar_open (NULL: nothing) says how a block may open where none has yet, grammar_lead what may stand between
-     * block and answer. The reply ends where the grammar does. Log-probabilities are those without it. */
-    grammar *grammar, *grammar_open, *grammar_lead;
     bool want_hidden; /* with max_tokens 0 and a model that embeds: gen_hidden */
     /* Positions where messages begin, and where the part of the prompt ends that a next turn repeats, ascending: places
      * to keep a checkpoint at (prompt.marks). Copied; good to have, never needed. */
@@ -281,6 +280,19 @@ typedef struct prefix_stats {
     size_t bytes, bytes_max;     /* held by nothing but the cache */
 } prefix_stats;
 
+/* The prompt cache on disk (docs/ssd-cache.md). Spills: items that left memory before they were written; demotions:
+ * items written while nothing else was to do, or because of engine_cache_flush. */
+typedef struct ssd_stats {
+    bool on;
+    uint64_t entries, bytes, bytes_all, bytes_max; /* of this model; of all below the directory */
+    uint64_t restores, restores_cut; /* prompts brought back; of which something was missing or found no room */
+    uint64_t restored_bytes, restore_ns_last;
+    uint64_t spills, demotions, written_bytes;
+    uint64_t pending_spills, pending_spill_bytes; /* in the queue */
+    uint64_t dropped_spills, failed_spills;       /* no room in queue, cap or on the disk; writes that failed */
+    uint64_t evicted, damaged, verify_left;
+} ssd_stats;
+
 /* Counters for /metrics and /stats; a snapshot. */
 typedef struct engine_stats {
     uint64_t requests_total, requests_cancelled, requests_failed, requests_rejected;
@@ -290,13 +302,19 @@ typedef struct engine_stats {
     uint64_t prefill_ns_total, decode_ns_total, step_ns_total;
     int32_t running, waiting;
     size_t weight_bytes, kv_bytes_used, kv_bytes_max, workspace_bytes;
-    uint64_t kv_saturated; /* values that did not fit the cache's type: kept at its edge */
     uint64_t
         last_step_ns; /* clock_ns() of the last finished step; now, when there is nothing to do: the watchdog's food */
     bool failed;      /* the engine cannot serve any more */
     prefix_stats prefix;
+    ssd_stats ssd;
 } engine_stats;
 void engine_stats_get(const engine *e, engine_stats *out);
+
+/* Writes what the prompt cache holds to the SSD cache and returns when it is there for good, while requests go on;
+ * waits at most timeout_ms (-1: as long as it takes). *n_saved (may be NULL): items written for it. From any thread.
+ * ERR_UNSUPPORTED: there is no SSD cache; ERR_IO: the disk did not take all of it; ERR_UNAVAILABLE: not in time, or the
+ * engine has failed. */
+bool engine_cache_flush(engine *e, int timeout_ms, uint64_t *n_saved, error *err);
 
 /* Logits of every prompt position and of n_greedy greedy steps, for `hearth logits` and tests: runs on the engine's
  * thread through the same steps as any request. logits [n_ids,V]; greedy_ids [n]; greedy_logits [n,V] (row i is what

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <link.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <xxhash.h>
 #include "internal.h"
 
@@ -118,4 +119,54 @@ void fingerprint_write(char *out, size_t n, const engine *e, const engine_opts *
     snprintf(out, n, "hearth-%s-%02x%02x%02x%02x-%s%s-%s-%012llx", HEARTH_VERSION, build[0], build[1], build[2],
              build[3], d->vt->name, level, numerics_name(d->num),
              (unsigned long long)XXH3_64bits(reading, sizeof reading) & 0xffffffffffffull);
+}
+
+/* ---- a name for what caches hold --------------------------------------------------------------------------------- */
+typedef struct whole {
+    const checkpoint *c;
+    XXH128_hash_t *hash; /* [n_tensors] */
+} whole;
+static void hash_whole(void *arg, int task, int worker) {
+    const whole *w = arg;
+    const stored_tensor *t = checkpoint_tensor_at(w->c, (size_t)task);
+    w->hash[task] = XXH3_128bits(t->p, t->bytes);
+    file_map_drop(t->p, t->bytes);
+}
+
+/* Every byte of the weights counts here: a cache that outlives the process must not take a model for its neighbour. */
+static void hash_weights(XXH3_state_t *h, const engine *e) {
+    const size_t n = e->parts.checkpoint ? checkpoint_n_tensors(e->parts.checkpoint) : 0;
+    whole w = {e->parts.checkpoint, mem_alloc((n + 1) * sizeof *w.hash)};
+    if (e->parts.device->threads)
+        pool_run(e->parts.device->threads, (int)n, hash_whole, &w);
+    else
+        for (size_t i = 0; i < n; i++) hash_whole(&w, (int)i, 0);
+    XXH3_128bits_update(h, w.hash, n * sizeof *w.hash);
+    free(w.hash);
+}
+
+void cache_fingerprint(const engine *e, const engine_opts *o, const kv_spec *kv, uint8_t out[32]) {
+    XXH3_state_t *h = XXH3_createState();
+    XXH3_128bits_reset(h);
+    device *d = e->parts.device;
+    buf text = {0};
+    uint8_t build[4] = {0};
+    dl_iterate_phdr(find_build_id, build);
+    buf_printf(&text, "%s %s %02x%02x%02x%02x %s %s %s %d %d %zu", PREFIX_LAYOUT, HEARTH_VERSION, build[0], build[1],
+               build[2], build[3], d->vt->name, strcmp(d->vt->name, "cpu") ? "" : device_cpu_level(d),
+               numerics_name(d->num), o->compat_mlx_lm, e->info->context_max, e->info->state_bytes);
+    for (int i = 0; i < kv->n_layers; i++) {
+        const kv_layer *l = &kv->layer[i];
+        buf_printf(&text, " %d/%d/%d/%d/%d", l->heads, l->k_width, l->v_width, l->group, l->latent);
+    }
+    for (int g = 0; g < kv->n_groups; g++) buf_printf(&text, " w%d/%zu", kv->window[g], d->vt->kv_page_bytes(d, kv, g));
+    buf_printf(&text, " %s %016llx", dtype_name(kv->type), (unsigned long long)e->parts.weights_id);
+    XXH3_128bits_update(h, text.p, text.n);
+    hash_weights(h, e);
+    XXH128_hash_t sum = XXH3_128bits_digest(h);
+    memcpy(out, &sum, sizeof sum);
+    sum = XXH3_128bits_withSeed(text.p, text.n, sum.low64); /* 32 bytes, as keys have; 16 of them are enough */
+    memcpy(out + sizeof sum, &sum, sizeof sum);
+    XXH3_freeState(h);
+    buf_free(&text);
 }

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include "engine.h"
 #include "prefix.h"
+#include "tier.h"
 
 /* ---- pages and sequences (sequence.c) ---------------------------------------------------------------------------- */
 /* The pages of one group: who is free, how many hold each. The prefix cache's tree holds a page at most once; one that
@@ -208,9 +209,8 @@ typedef struct sampler_in {
     const sampling *s;
     const int32_t *history; /* [n_history] prompt and generated tokens */
     size_t n_history;
-    uint64_t seed;        /* of the request */
-    uint64_t step;        /* tokens generated before this one */
-    const uint64_t *mask; /* bit i: token i may be picked; NULL: any. Log-probabilities are those before it */
+    uint64_t seed; /* of the request */
+    uint64_t step; /* tokens generated before this one */
     bool logprobs;
     int32_t n_top;
     bool has_forced; /* the token is `forced`, whatever the logits say */
@@ -226,17 +226,6 @@ typedef struct sampler_out {
 bool sampling_check(const sampling *s, int32_t vocab, error *err);
 /* False when the logits hold a NaN or no finite maximum. The choice depends on nothing but *in. */
 bool sampler_pick(const sampler_in *in, sampler_scratch *w, sampler_out *out);
-
-/* ---- grammars (constrain.c) -------------------------------------------------------------------------------------- */
-typedef struct constraint constraint;
-constraint *constraint_new(const gen_opts *o, const output *out, int32_t vocab); /* NULL: the request has no grammar */
-void constraint_free(constraint *c);                                             /* may be NULL */
-/* *mask: for the next token, until the next call; NULL: any token. False: the grammar cannot be followed any further.
- */
-bool constraint_mask(constraint *c, const int32_t *eos, size_t n_eos, const uint64_t **mask);
-typedef enum constraint_verdict { CONSTRAINT_GOES_ON, CONSTRAINT_DONE, CONSTRAINT_FAILED } constraint_verdict;
-/* After `out` was given the token. DONE: the answer is complete and nothing can follow. */
-constraint_verdict constraint_accept(constraint *c, int32_t id, const output *out);
 
 /* ---- generations (gen.c) ----------------------------------------------------------------------------------------- */
 /* Where engine_logits wants its rows; the arrays are the waiting caller's. */
@@ -293,8 +282,7 @@ struct gen {
     int32_t n_prompt, max_tokens;
     bool ignore_eos, want_tokens, logprobs;
     int32_t n_top;
-    output *out;            /* owns; [sched] after submit */
-    constraint *constraint; /* owns; [sched] after submit; NULL: none */
+    output *out; /* owns; [sched] after submit */
     logits_sink sink;
     float *hidden; /* owns: [D] [sched] until DONE; NULL: not wanted */
 
@@ -302,9 +290,11 @@ struct gen {
     prefix_key space; /* of gen_opts.space */
     int32_t *marks;   /* owns: where to keep checkpoints, ascending */
     int32_t n_marks;
-    int32_t mark_next;   /* [sched] the first of them that is not computed yet */
-    prefix_match match;  /* [sched] what the cache has for it; good within one turn of admission */
-    bool counted;        /* [sched] the match is in the counters */
+    int32_t mark_next;       /* [sched] the first of them that is not computed yet */
+    prefix_match match;      /* [sched] what the cache has for it; good within one turn of admission */
+    bool counted;            /* [sched] the match is in the counters */
+    struct restore *restore; /* owns: what is being read from the SSD cache for it [sched] */
+    bool tier_asked;         /* [sched] the SSD cache was asked once */
     uint64_t leader;     /* [sched] 1 + number of the running request whose prompt this one waits to share; 0: none */
     int32_t leader_to;   /* [sched] the token that one must have passed */
     int32_t n_generated; /* [sched] */
@@ -349,7 +339,7 @@ typedef struct step_part {
     int32_t n_rows;
     int32_t out0, n_out; /* its rows of logits */
     bool sampled;        /* the last of them picks a token */
-    bool finite, no_way; /* no_way: its grammar cannot be followed */
+    bool finite;
     sampler_out pick;
 } step_part;
 
@@ -377,18 +367,23 @@ struct engine {
     gen *queue, **queue_end; /* [mu] waiting, oldest first */
     int32_t n_queue;         /* [mu] */
     size_t reply_bytes;      /* [mu] held by generations */
+    int32_t n_aside;         /* [mu] in parked and restoring */
     uint64_t n_submitted;    /* [mu] */
     bool closing, idle;      /* [mu] */
     engine_stats stats;      /* [mu] */
     atomic_uint cancels;     /* changes when a cancel was asked for */
 
     prefix *prefix; /* owns; NULL: no prompt cache */
+    tier *tier;     /* owns; NULL: no SSD cache */
+    pthread_cond_t flushed;
+    uint64_t flush_asked, flush_done; /* [mu] engine_cache_flush: turns of asking; that were granted */
 
     kv_store store; /* [sched] and everything below */
     unsigned cancels_seen;
     gen **running; /* owns: [batch], in order of arrival */
     int32_t n_running;
-    gen *parked;                         /* preempted, in order of arrival; they hold no pages */
+    gen *parked;                         /* preempted or restored, in order of arrival; they hold no pages */
+    gen *restoring;                      /* their prompts are being read from the SSD cache, in order of arrival */
     double row_ns;                       /* what a row of a prompt costs, moving average */
     int32_t *row_id, *row_pos, *row_out; /* owns: [rows_max], [rows_max], [out_max] */
     step_seq *seqs;                      /* owns: [batch] */
@@ -401,6 +396,9 @@ struct engine {
 embedding_info embedding_read(checkpoint *c, const model_info *m, const tokenizer *t);
 /* Of tensors (names, shapes, samples of their bytes), configuration, tokenizer and template. */
 uint64_t weights_identify(checkpoint *c);
+/* Of all that decides the bytes of keys, values and state besides the tokens: for caches that outlive the process.
+ * Reads every byte of the weights. */
+void cache_fingerprint(const engine *e, const engine_opts *o, const kv_spec *kv, uint8_t out[32]);
 void fingerprint_write(char *out, size_t n, const engine *e, const engine_opts *o);
 
 void engine_parts_close(engine_parts *p);

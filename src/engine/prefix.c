@@ -11,7 +11,7 @@ size_t prefix_block_bytes(void) {
 }
 
 static void lists_init(prefix *p) {
-    for (int32_t i = 0; i < p->n_nodes; i++) NODE(p, i)->chain = i + 1 < p->n_nodes ? i + 1 : -1;
+    p->node_free = -1; /* blocks that were never used come after nodes_top: their memory is not touched before */
     for (int32_t i = 0; i < p->n_marks; i++)
         *MARK(p, i) = (prefix_mark){.node = -1, .next = i + 1 < p->n_marks ? i + 1 : -1};
     for (uint32_t i = 0; i < p->n_buckets; i++) p->bucket[i] = -1;
@@ -91,9 +91,9 @@ int32_t prefix_begins(const prefix *p, int32_t parent, const int32_t *id, int32_
 
 static int32_t node_take(prefix *p, prefix_node with) {
     if (!prefix_node_room(p)) return -1;
-    const int32_t i = p->node_free;
+    const int32_t i = p->node_free >= 0 ? p->node_free : p->nodes_top++;
     prefix_node *x = NODE(p, i);
-    p->node_free = x->chain;
+    if (i == p->node_free) p->node_free = x->chain;
     p->nodes_used++;
     *x = with;
     for (int g = 0; g < KV_GROUPS; g++) x->page[g] = -1;

@@ -42,7 +42,8 @@ typedef struct prefix_item {
     int32_t node, mark; /* the cache's own: which block, which checkpoint (-1: none) */
 } prefix_item;
 
-void prefix_keys(str space, const int32_t *id, size_t n, prefix_key *out); /* of the n / KV_PAGE whole blocks of id */
+/* Of the n / KV_PAGE whole blocks of id. */
+void prefix_keys(const prefix_key *space, const int32_t *id, size_t n, prefix_key *out);
 void prefix_space_key(str space, prefix_key *out);
 void prefix_block_key(const prefix_key *parent, const int32_t *id, size_t n, prefix_key *out);
 void prefix_state_key(const prefix_key *parent, const int32_t *id, size_t n, prefix_key *out);
@@ -63,4 +64,7 @@ void prefix_saved(prefix *p, const prefix_item *it); /* a store has it: it may l
 /* Brings an item back: of the block that holds token n-1 of id [n], whose blocks before it must be there (put them in
  * order). Payload NULL with PREFIX_BLOCK: the tokens alone. State stands behind token n. Once put it counts as saved.
  * False: no room, no block before it, or it is there. */
-bool prefix_put(prefix *p, str space, const int32_t *id, int32_t n, int32_t kind, const void *payload);
+bool prefix_put(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, int32_t kind, const void *payload);
+/* Is the item that prefix_put would bring there already? */
+bool prefix_holds(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, int32_t kind);
+void prefix_unsave(prefix *p); /* no store has anything: a disk refused what was said to be saved */

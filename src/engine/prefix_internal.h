@@ -51,6 +51,7 @@ struct prefix {
     prefix_node *node;        /* owns */
     prefix_mark *mark;        /* owns */
     int32_t node_free, mark_free;
+    int32_t nodes_top;                          /* those from here on were never used, and their memory never touched */
     int32_t nodes_used, marks_used, slots_used; /* slots_used: of checkpoints, waiting ones too */
     int32_t slots_max, pages_max[KV_GROUPS];    /* idle ones */
     int32_t *bucket;                            /* owns: [n_buckets], a power of two */

@@ -30,9 +30,8 @@ void prefix_state_key(const prefix_key *parent, const int32_t *id, size_t n, pre
     key_make(parent, id, n, STR("state"), out);
 }
 
-void prefix_keys(str space, const int32_t *id, size_t n, prefix_key *out) {
-    prefix_key up;
-    prefix_space_key(space, &up);
+void prefix_keys(const prefix_key *space, const int32_t *id, size_t n, prefix_key *out) {
+    prefix_key up = *space;
     for (size_t b = 0; b < n / KV_PAGE; b++) {
         prefix_block_key(&up, id + b * KV_PAGE, KV_PAGE, &out[b]);
         up = out[b];
@@ -137,10 +136,10 @@ static bool node_unsaved(const prefix *p, int32_t i, prefix_item *it) {
 }
 
 bool prefix_unsaved(prefix *p, prefix_item *it) {
-    for (int32_t tries = p->unsaved ? p->n_nodes : 0; tries > 0; tries--) {
+    for (int32_t tries = p->unsaved ? p->nodes_top : 0; tries > 0; tries--) {
         const int32_t i = p->save_at;
         if (NODE(p, i)->n_ids && node_unsaved(p, i, it)) return true;
-        p->save_at = (i + 1) % p->n_nodes;
+        p->save_at = (i + 1) % p->nodes_top;
     }
     p->unsaved = false;
     return false;
@@ -191,15 +190,41 @@ static bool state_put(prefix *p, int32_t node, int32_t at, const void *payload) 
     return true;
 }
 
-bool prefix_put(prefix *p, str space, const int32_t *id, int32_t n, int32_t kind, const void *payload) {
-    prefix_key key;
-    prefix_space_key(space, &key);
-    int32_t node = prefix_root(p, &key, true), pos = 0;
-    for (; node >= 0 && n - pos > KV_PAGE; pos += KV_PAGE) node = prefix_child(p, node, id + pos);
-    if (node < 0) return false;
-    const int32_t at = n - pos;
-    int32_t x = at == KV_PAGE ? prefix_child(p, node, id + pos) : prefix_begins(p, node, id + pos, at);
-    if (x < 0) x = prefix_node_new(p, node, id + pos, at);
+/* The block before the one that holds token n-1, -1: not held; *at is what that one has to begin with. */
+static int32_t block_before(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, bool make, int32_t *at) {
+    int32_t node = prefix_root(p, space, make);
+    for (*at = n; node >= 0 && *at > KV_PAGE; *at -= KV_PAGE) node = prefix_child(p, node, id + n - *at);
+    return node;
+}
+
+static int32_t block_find(prefix *p, int32_t before, const int32_t *id, int32_t at) {
+    return at == KV_PAGE ? prefix_child(p, before, id) : prefix_begins(p, before, id, at);
+}
+
+bool prefix_put(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, int32_t kind, const void *payload) {
+    int32_t at;
+    const int32_t before = block_before(p, space, id, n, true, &at);
+    if (before < 0) return false;
+    int32_t x = block_find(p, before, id + n - at, at);
+    if (x < 0) x = prefix_node_new(p, before, id + n - at, at);
     if (x < 0 || kind == PREFIX_BLOCK) return x >= 0;
-    return kind == PREFIX_STATE ? state_put(p, x, at, payload) : page_put(p, x, kind, payload);
+    if (kind == PREFIX_STATE) return state_put(p, x, at, payload);
+    return NODE(p, x)->n_ids == at && page_put(p, x, kind, payload); /* a part is not the page of a longer block */
+}
+
+bool prefix_holds(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, int32_t kind) {
+    int32_t at;
+    const int32_t before = block_before(p, space, id, n, false, &at);
+    const int32_t x = before < 0 ? -1 : block_find(p, before, id + n - at, at);
+    if (x < 0 || kind == PREFIX_BLOCK) return x >= 0;
+    if (kind != PREFIX_STATE) return NODE(p, x)->page[kind] >= 0;
+    int32_t i = NODE(p, x)->mark;
+    while (i >= 0 && MARK(p, i)->at < at) i = MARK(p, i)->next;
+    return i >= 0 && MARK(p, i)->at == at && MARK(p, i)->slot >= 0;
+}
+
+void prefix_unsave(prefix *p) {
+    for (int32_t i = 0; i < p->nodes_top; i++) NODE(p, i)->saved = 0;
+    for (int32_t i = 0; i < p->n_marks; i++) MARK(p, i)->saved = false, MARK(p, i)->part_saved = 0;
+    p->unsaved = true;
 }

@@ -45,6 +45,7 @@ static void sequence_retire(engine *e, gen *g, bool keep) {
 
 static void finish_gen(engine *e, gen *g, finish why, int32_t stop_index, const error *err) {
     sequence_retire(e, g, why != FINISH_ERROR);
+    tier_forget(g);
     pthread_mutex_lock(&e->mu);
     e->stats.requests_cancelled += why == FINISH_CANCELLED;
     e->stats.requests_failed += why == FINISH_ERROR;
@@ -58,14 +59,18 @@ static void finish_running(engine *e, gen *g, finish why, int32_t stop_index, co
     finish_gen(e, g, why, stop_index, err);
 }
 
+/* Into a list that is in order of arrival. */
+static void park(gen **at, gen *g) {
+    while (*at && (*at)->number < g->number) at = &(*at)->next;
+    g->next = *at;
+    *at = g;
+}
+
 /* Gives the pages back; the tokens stay, and the request waits for its turn again. */
 static void preempt(engine *e, gen *g) {
     running_remove(e, running_index(e, g));
     sequence_retire(e, g, true);
-    gen **at = &e->parked;
-    while (*at && (*at)->number < g->number) at = &(*at)->next;
-    g->next = *at;
-    *at = g;
+    park(&e->parked, g);
     pthread_mutex_lock(&e->mu);
     e->stats.preempted_total++;
     pthread_mutex_unlock(&e->mu);
@@ -213,6 +218,41 @@ static void admit(engine *e, gen *g) {
     e->running[i] = g;
 }
 
+/* Those whose prompts have been read from the SSD cache take their place in the order of arrival. */
+static void restores_take(engine *e) {
+    for (gen **at = &e->restoring, *g; (g = *at);) {
+        if (!tier_restore(e->tier, g)) {
+            at = &g->next;
+            continue;
+        }
+        *at = g->next;
+        park(&e->parked, g);
+    }
+}
+
+/* Requests for which the SSD cache has more than memory leave the queue while that is read; others go on. */
+static void restores_begin(engine *e) {
+    gen *asked[e->batch];
+    int n = 0, n_restoring = 0;
+    for (const gen *g = e->restoring; g; g = g->next) n_restoring++;
+    pthread_mutex_lock(&e->mu);
+    for (gen *g = e->queue; g && n_restoring + n < e->batch; g = g->next)
+        if (!g->tier_asked) asked[n++] = g;
+    pthread_mutex_unlock(&e->mu);
+    for (int i = 0; i < n; i++) {
+        if (!tier_wants(e->tier, asked[i])) continue;
+        pthread_mutex_lock(&e->mu);
+        gen **at = &e->queue;
+        while (*at != asked[i]) at = &(*at)->next;
+        *at = asked[i]->next;
+        if (!*at) e->queue_end = at;
+        e->n_queue--;
+        e->n_aside++;
+        pthread_mutex_unlock(&e->mu);
+        park(&e->restoring, asked[i]);
+    }
+}
+
 /* Preempted requests first, then the queue, each in order of arrival: nobody overtakes one that waits for pages. */
 static void admit_waiting(engine *e) {
     gen **at = &e->parked;
@@ -294,6 +334,7 @@ static void cancels_apply(engine *e) {
     for (int i = e->n_running - 1; i >= 0; i--)
         if (atomic_load(&e->running[i]->cancel)) finish_running(e, e->running[i], FINISH_CANCELLED, -1, NULL);
     finish_list(e, list_cut_cancelled(&e->parked, NULL, NULL), FINISH_CANCELLED, NULL);
+    finish_list(e, list_cut_cancelled(&e->restoring, NULL, NULL), FINISH_CANCELLED, NULL);
     pthread_mutex_lock(&e->mu);
     gen *cut = list_cut_cancelled(&e->queue, &e->queue_end, &e->n_queue);
     pthread_mutex_unlock(&e->mu);
@@ -306,6 +347,9 @@ static void finish_all(engine *e, finish why, const error *err) {
     gen *parked = e->parked;
     e->parked = NULL;
     finish_list(e, parked, why, err);
+    gen *restoring = e->restoring;
+    e->restoring = NULL;
+    finish_list(e, restoring, why, err);
     pthread_mutex_lock(&e->mu);
     gen *queue = e->queue;
     e->queue = NULL;
@@ -423,8 +467,6 @@ static void pick_task(void *arg, int task, int worker) {
     gen *g = p->g;
     if (!p->sampled) return;
     const int32_t forced = output_forced(g->out);
-    const uint64_t *mask = NULL;
-    p->no_way = forced < 0 && g->constraint && !constraint_mask(g->constraint, e->info->eos, e->info->n_eos, &mask);
     p->finite = sampler_pick(&(sampler_in){.logits = row_logits(e, p->out0 + p->n_out - 1),
                                            .s = &g->sample,
                                            .history = g->seq.id.p,
@@ -433,7 +475,6 @@ static void pick_task(void *arg, int task, int worker) {
                                            .step = (uint64_t)g->n_generated,
                                            .logprobs = g->logprobs,
                                            .n_top = g->n_top,
-                                           .mask = mask,
                                            .has_forced = forced >= 0,
                                            .forced = forced},
                              &e->scratch[worker], &p->pick);
@@ -463,13 +504,6 @@ static bool gives_token(const engine *e, const step_part *p) {
     return p->sampled && p->finite && p->g->max_tokens > 0 && (p->g->ignore_eos || !is_eos(e, p->pick.token));
 }
 
-static void finish_stuck(engine *e, gen *g) {
-    error err = {0};
-    error_field(&err, ERR_INVALID, "response_format",
-                "the reply's grammar has too many readings of what came so far to be followed any further");
-    finish_running(e, g, FINISH_ERROR, -1, &err);
-}
-
 /* One more token of g, or its end. */
 static void emit(engine *e, const step_part *p, uint64_t now) {
     gen *g = p->g;
@@ -481,10 +515,6 @@ static void emit(engine *e, const step_part *p, uint64_t now) {
     }
     if (g->max_tokens == 0) {
         finish_running(e, g, FINISH_LENGTH, -1, NULL);
-        return;
-    }
-    if (p->no_way) {
-        finish_stuck(e, g);
         return;
     }
     if (!p->finite) {
@@ -502,13 +532,8 @@ static void emit(engine *e, const step_part *p, uint64_t now) {
     if (g->sink.greedy_id) g->sink.greedy_id[g->n_generated] = id;
     ids_push(&g->seq.id, id);
     gen_token(g, &p->pick, id < tokenizer_size(e->parts.tokenizer), &stopped);
-    const constraint_verdict fits = g->constraint ? constraint_accept(g->constraint, id, g->out) : CONSTRAINT_GOES_ON;
     if (stopped >= 0)
         finish_running(e, g, FINISH_STOP_STRING, stopped, NULL);
-    else if (fits == CONSTRAINT_FAILED)
-        finish_stuck(e, g);
-    else if (fits == CONSTRAINT_DONE)
-        finish_running(e, g, FINISH_STOP, -1, NULL);
     else if (stopped == OUTPUT_ENDED)
         finish_running(e, g, FINISH_STOP, -1, NULL);
     else if (g->n_generated == g->max_tokens)
@@ -601,6 +626,10 @@ static void step_run(engine *e) {
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 bool scheduler_step(engine *e) {
     cancels_apply(e);
+    if (e->tier) {
+        restores_take(e);
+        restores_begin(e);
+    }
     admit_waiting(e);
     step *s = &e->step;
     *s = (step){.ids = e->row_id, .pos = e->row_pos, .out = e->row_out, .seq = e->seqs, .state = e->state};
@@ -626,9 +655,12 @@ bool scheduler_step(engine *e) {
 /* [mu held] */
 static void gauges_set(engine *e) {
     e->stats.running = e->n_running;
+    e->n_aside = 0;
+    for (const gen *g = e->parked; g; g = g->next) e->n_aside++;
+    for (const gen *g = e->restoring; g; g = g->next) e->n_aside++;
     e->stats.kv_bytes_used = kv_store_bytes_used(&e->store);
     prefix_stats_get(e->prefix, &e->stats.prefix);
-    e->stats.kv_saturated = e->parts.device->vt->kv_saturated(e->parts.device, e->kv);
+    if (e->tier) e->stats.ssd = *tier_counters(e->tier);
 }
 
 void *scheduler_main(void *arg) {
@@ -640,7 +672,8 @@ void *scheduler_main(void *arg) {
         const bool closing = e->closing;
         pthread_mutex_unlock(&e->mu);
         if (closing) break;
-        if (scheduler_step(e)) continue;
+        const bool stepped = scheduler_step(e), more = e->tier && tier_turn(e->tier);
+        if (stepped || more) continue;
         const struct timespec until = clock_in_ms(PATIENCE_MS);
         pthread_mutex_lock(&e->mu);
         e->idle = true;
@@ -655,5 +688,6 @@ void *scheduler_main(void *arg) {
         pthread_mutex_unlock(&e->mu);
     }
     finish_all(e, FINISH_CANCELLED, NULL);
+    if (e->tier) tier_drain(e->tier);
     return NULL;
 }

@@ -40,7 +40,8 @@ static bool apart_find(model *m, config *c, const char *base, const char *proj, 
 static bool half_find(model *m, config *c, const char *name, bool second, int32_t E, int32_t N, weight_src *out,
                       bool *found, map *used, error *err) {
     weight_src both;
-    if (!checkpoint_weight(c->from, name, &both, found, err) || !*found) return !*found && !err->code;
+    const bool ok = checkpoint_weight(c->from, name, &both, found, err);
+    if (!ok || !*found) return ok;
     if (both.n_experts != E || both.n_out != 2 * N)
         return error_set(err, ERR_FORMAT, "%s: tensor %s has shape [%d, %d, %d], expected [%d, %d, ...]",
                          checkpoint_path(c->from), name, both.n_experts, both.n_out, both.n_in, E, 2 * N);

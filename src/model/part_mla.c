@@ -65,12 +65,15 @@ void mla_bind(binder *b, mla_layer *w, const mla *m) {
  * first are wanted transposed. */
 bool head_weights_find(model *m, config *c, const char *name, const char *stored, const int32_t *dim, weight_src *out,
                        const weight_src **turned, bool *found, map *used, error *err) {
-    if (!checkpoint_weight(c->from, stored, out, found, err) || *found) return !err->code;
+    bool ok = checkpoint_weight(c->from, stored, out, found, err);
+    if (!ok || *found) return ok;
     bool keys = str_ends(str_of(name), STR("embed_q"));
     const char *end = strrchr(name, '.');
     const char *both = stored_name(m, c, arena_printf(m->a, "%.*s.kv_b_proj", (int)(end - name), name));
     weight_src all;
-    if (!both || !checkpoint_weight(c->from, both, &all, found, err) || !*found) return !err->code;
+    if (!both) return true;
+    ok = checkpoint_weight(c->from, both, &all, found, err);
+    if (!ok || !*found) return ok;
     int32_t H = dim[0], mine = keys ? dim[2] : dim[1], Z = keys ? dim[1] : dim[2], per = all.n_out / H;
     if (all.n_experts != 1 || all.n_in != Z || all.n_out % H || per <= mine)
         return error_set(err, ERR_FORMAT, "%s: tensor %s has shape [%d, %d], expected [%d times more than %d, %d]",

@@ -103,7 +103,7 @@ static int get(cold *c, int talk, int i, size_t bytes) {
 
 static void flush(cold *c) {
     error err = {0};
-    if (!cold_flush(c, &err)) fail_msg("%s", err.msg);
+    if (!cold_flush(c, NULL, &err)) fail_msg("%s", err.msg);
 }
 
 static cold_stats stats(cold *c) {
@@ -360,7 +360,7 @@ static void killed_at_any_moment(void **state) {
             cold *c = cold_open(&o, NULL);
             for (int i = 0; c; i++) {
                 put(c, round, i, BYTES * 4);
-                if (i % 5 == 4 && (!cold_flush(c, NULL) || write(pipes[1], &i, sizeof i) < 0)) break;
+                if (i % 5 == 4 && (!cold_flush(c, NULL, NULL) || write(pipes[1], &i, sizeof i) < 0)) break;
             }
             _exit(1);
         }
@@ -453,7 +453,7 @@ static void the_cap_holds(void **state) {
     }
     assert_in_range(left, 1, 6);
     assert_true(put(c, 4, 0, 21 * EACH)); /* larger than the cap */
-    assert_false(cold_flush(c, NULL));
+    assert_false(cold_flush(c, NULL, NULL));
     assert_true(stats(c).dropped > 0 && stats(c).evicted < 40);
     assert_int_equal(get(c, 4, 0, 21 * EACH), 0);
     cold_close(c);
@@ -497,7 +497,7 @@ static void a_disk_that_refuses(void **state) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     assert_true(put(c, 1, 1, BYTES));
     error err = {0};
-    assert_false(cold_flush(c, &err));
+    assert_false(cold_flush(c, NULL, &err));
     assert_int_equal(err.code, ERR_IO);
     assert_false(put(c, 1, 2, BYTES)); /* left alone for a while */
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
@@ -541,7 +541,7 @@ static void two_stores_share_a_directory(void **state) {
         int bad = c == NULL;
         for (int i = 0; c && i < 60; i++) {
             put(c, i % 3 ? 5 : 10 + p, i, BIG); /* some the same, some not */
-            bad |= !cold_flush(c, NULL);
+            bad |= !cold_flush(c, NULL, NULL);
             blob b;
             cold_head h = *blob_make(&b, i % 3 ? 5 : 10 + p, i - 3, BIG);
             cold_read *r = i >= 3 ? cold_read_open(c, &h, 1) : NULL;

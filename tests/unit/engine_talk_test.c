@@ -243,12 +243,12 @@ static void states_go_together(const char *name) {
     error err = {0};
     p = b.e->prefix = prefix_new(st, &b.e->plan, &err);
     assert_non_null(p);
-    for (int32_t at = KV_PAGE; at <= 320; at += KV_PAGE) prefix_put(p, (str){0}, keyed, at, PREFIX_BLOCK, NULL);
+    for (int32_t at = KV_PAGE; at <= 320; at += KV_PAGE) prefix_put(p, &space, keyed, at, PREFIX_BLOCK, NULL);
     for (int state = 0; state < 2; state++)
         for (int32_t upto = 1; upto <= 333; upto++)
             for (int i = 0; i < n; i++)
                 if (ends[i] == upto && (item[i].kind == PREFIX_STATE) == state)
-                    prefix_put(p, (str){0}, keyed, upto, item[i].kind, payload[i]);
+                    prefix_put(p, &space, keyed, upto, item[i].kind, payload[i]);
     for (int i = 0; i < n; i++) free(payload[i]);
     prefix_find(p, &space, keyed, 350, &m);
     assert_int_equal(m.n, 333);
