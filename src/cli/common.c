@@ -58,7 +58,7 @@ bool cli_engine_opts(const options *o, const char *path, bool one_user, engine_o
 }
 
 size_t cli_requests_bytes(void) {
-    const size_t least = (size_t)128 << 20, most = (size_t)1 << 30;
+    const size_t least = (size_t)192 << 20, most = (size_t)1 << 30;
     return MIN(MAX(limit_memory() / 32, least), most);
 }
 

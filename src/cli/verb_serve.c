@@ -81,7 +81,7 @@ static bool settings(const options *o, const text_list *keys, server_opts *out, 
     if (o->given.top_k) s.top_k = (int32_t)o->top_k;
     s.max_tokens = o->max_tokens;
     s.keep_header_lines = o->keep_header_lines;
-    s.bodies_max = cli_requests_bytes() / 2;
+    s.bodies_max = cli_requests_bytes() / 3;
     s.behind_front = is_child(o);
     *out = s;
     return cli_thinking(o, &out->thinking, err) && files_open(o, out, err);

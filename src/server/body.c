@@ -6,9 +6,11 @@
 const json *body_read(http_req *q, error *err) {
     json_limits limits = {.depth_max = 128,
                           .bytes_max = q->s->o.body_max,
-                          .memory_max = q->body.n * 4 + NODES_SPARE}; /* texts, and nodes in reason */
+                          .memory_max =
+                              MIN(q->body.n * 4 + NODES_SPARE, q->s->o.bodies_max)}; /* texts, and nodes in reason */
     const json *body = json_read(q->a, buf_view(&q->body), &limits, err);
     http_body_free(q);
+    if (body && !http_body_hold(q, arena_bytes(q->a), err)) return NULL;
     if (!body) return error_prefix(err, "invalid JSON body: "), NULL;
     if (json_is(body, JSON_OBJECT) && body->n <= 1000) return body;
     if (json_is(body, JSON_OBJECT))

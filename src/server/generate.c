@@ -47,7 +47,8 @@ static bool build_chat(http_req *q, chat_request *r, engine *e, prompt *p, error
     render_opts o = {.messages = r->messages,
                      .tools = tools_typed(q->a, r->tools),
                      .variables = r->variables,
-                     .add_generation_prompt = true};
+                     .add_generation_prompt = true,
+                     .memory_max = q->s->o.bodies_max};
     if (prompt_render(p, t, engine_tokenizer(e), &o, err)) return true;
     error_prefix(err, "prompt build failed: ");
     return false;

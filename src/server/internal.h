@@ -107,7 +107,9 @@ bool http_suspend(http_req *q);
 enum MHD_Result http_send(http_req *q); /* queues the reply */
 void http_log(http_req *q, enum MHD_RequestTerminationCode how);
 void http_headers(http_req *q, struct MHD_Response *r); /* those of every answer */
-void http_body_free(http_req *q);                       /* once nobody reads it: it counts in server.body_bytes */
+/* What was read of a body counts as long as the request lives. ERR_QUEUE_FULL: all of them together take too much. */
+bool http_body_hold(http_req *q, size_t n, error *err);
+void http_body_free(http_req *q); /* once nobody reads it: it counts in server.body_bytes */
 
 /* ---- who may ask what (guard.c) ---------------------------------------------------------------------------------- */
 /* Framing, Host, Origin and API key. False: the error is set. */

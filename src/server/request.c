@@ -30,6 +30,15 @@ void http_body_free(http_req *q) {
     q->body_held = 0;
 }
 
+bool http_body_hold(http_req *q, size_t n, error *err) {
+    const size_t most = q->s->o.bodies_max, held = atomic_fetch_add(&q->s->body_bytes, n);
+    q->body_held += n;
+    return held + n <= most || error_set(err, ERR_QUEUE_FULL,
+                                         "the requests in progress fill the %zu bytes there are for bodies; try again "
+                                         "later",
+                                         most);
+}
+
 void http_free(http_req *q) {
     if (!q) return;
     run_free(q->run);

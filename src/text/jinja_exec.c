@@ -493,7 +493,7 @@ bool jinja_render_trusted(const jinja *j, const json *vars, const json *trusted,
     jinja_limits l = limits ? *limits : (jinja_limits){0};
     size_t bytes_max = l.bytes_max ? l.bytes_max : (size_t)256 << 20;
     render *r = mem_alloc(sizeof *r);
-    r->c.a = arena_new(bytes_max * 2 + ((size_t)64 << 20));
+    r->c.a = arena_new(l.memory_max ? l.memory_max : bytes_max * 2 + ((size_t)64 << 20));
     r->c.err = err;
     r->c.steps_max = l.steps_max ? l.steps_max : 50 * 1000 * 1000;
     r->c.stack = __builtin_frame_address(0);

@@ -49,15 +49,13 @@ const think_form *think_form_of(const chat_template *t, const tokenizer *k) {
 #define LIST(name_, sign_, open_, close_) \
     { .name = name_, .sign = STR(sign_), .mark = {{STR(open_), CALL_LIST}}, .close = STR(close_) }
 
-#define DSML(name_, sign_, word)                                             \
-    {.name = name_,                                                          \
-     .sign = STR(sign_),                                                     \
-     .mark = {{STR("<｜DSML｜" word ">"), CALL_INVOKE}},                     \
-     .close = STR("</｜DSML｜" word ">"),                                    \
-     .invoke = STR("<｜DSML｜invoke"),                                       \
-     .invoke_close = STR("</｜DSML｜invoke>"),                               \
-     .param = STR("<｜DSML｜parameter"),                                     \
-     .param_close = STR("</｜DSML｜parameter>")}
+#define DSML(name_, sign_, word)                                                               \
+    {                                                                                          \
+        .name = name_, .sign = STR(sign_), .mark = {{STR("<｜DSML｜" word ">"), CALL_INVOKE}}, \
+        .close = STR("</｜DSML｜" word ">"), .invoke = STR("<｜DSML｜invoke"),                 \
+        .invoke_close = STR("</｜DSML｜invoke>"), .param = STR("<｜DSML｜parameter"),          \
+        .param_close = STR("</｜DSML｜parameter>")                                             \
+    }
 
 static const call_form call_forms[] = {
     {.name = "gemma",

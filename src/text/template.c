@@ -138,7 +138,8 @@ bool chat_template_render(const chat_template *t, const render_opts *o, buf *out
     json_put(&b, "tools", o->tools ? *o->tools : (json){.type = JSON_NULL});
     json_put(&b, "add_generation_prompt", json_of_bool(o->add_generation_prompt));
     const jinja *j = o->tools && t->by_tools[1] ? t->by_tools[1] : t->by_tools[0];
-    bool ok = jinja_render_trusted(j, json_built(&b), t->trusted, NULL, o->now_unix, out, user, err);
+    const jinja_limits limits = {.memory_max = o->memory_max};
+    bool ok = jinja_render_trusted(j, json_built(&b), t->trusted, &limits, o->now_unix, out, user, err);
     arena_free(a);
     return ok;
 }

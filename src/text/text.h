@@ -50,6 +50,7 @@ typedef struct jinja_limits {
     uint64_t steps_max; /* 0: 50 million */
     uint32_t depth_max; /* 0: 100 */
     size_t bytes_max;   /* of the output; 0: 256 MiB */
+    size_t memory_max;  /* that rendering may hold, output included; 0: twice bytes_max and 64 MiB */
 } jinja_limits;
 jinja *jinja_parse(str source, error *err); /* ERR_TEMPLATE "line N: ..." */
 void jinja_free(jinja *j);
@@ -69,7 +70,8 @@ typedef struct render_opts {
     const json *tools;     /* array or NULL */
     const json *variables; /* object: further variables (chat_template_kwargs), or NULL */
     bool add_generation_prompt;
-    int64_t now_unix; /* 0: the clock */
+    int64_t now_unix;  /* 0: the clock */
+    size_t memory_max; /* as in jinja_limits */
 } render_opts;
 bool chat_template_render(const chat_template *t, const render_opts *o, buf *out, buf *user, error *err);
 bool chat_template_reads(const chat_template *t, const char *variable); /* the source mentions this name */

@@ -17,3 +17,13 @@ def test_shape(server):
     assert report["fits"] is True and report["why"] is None and report["max_safe_context"] == 8192
     assert {p["part"] for p in report["parts"]} >= {"weights", "workspace", "state", "kv", "prompt_cache", "replies", "requests", "process"}
     assert r["sku_matrix"] == [] and (r["measured_decode_tps"] is None or r["measured_decode_tps"] > 0)
+
+
+def test_what_was_read_of_a_body_counts(start):
+    """A small body can mean many nodes: they are bounded by the memory there is for bodies, and given back."""
+    s = start("--bodies-max", 4 << 20, "--body-max", 2 << 20)
+    many = b'{"messages":[{"role":"user","content":"hi"}],"metadata":{"x":[' + b"0," * 900_000 + b"0]}}"
+    assert s.call("POST", "/v1/chat/completions", many)[0] == 413
+    status, r = s.chat({"text": "fine"})
+    assert status == 200
+    assert json.loads(s.call("GET", "/stats")[2])["server"]["body_bytes"] == 0

@@ -102,9 +102,11 @@ def test_exactly_the_planned_size(group, tmp_path):
         assert abs(report["planned_bytes"] - planned) < 1e5 and report["usable_bytes"] == 400e6
         hostile = b'{"prompt":"x","max_tokens":1,"ignored":[' + b"0," * 6_000_000 + b"0]}"
         large = json.dumps({"prompt": "y", "max_tokens": 1, "ignored": "z" * 30_000_000}).encode()
+        talk = json.dumps({"messages": [{"role": "user", "content": "z" * 12_000_000}]}).encode()  # rendered, then too long
         with concurrent.futures.ThreadPoolExecutor(24) as pool:
             work = [pool.submit(full_context, port, i, 1900) for i in range(2 * BATCH)]
             work += [pool.submit(post, port, "/v1/completions", body) for body in [large, hostile, large, hostile]]
+            work += [pool.submit(post, port, "/v1/chat/completions", talk) for _ in range(4)]
             most = 0
             while not all(f.done() for f in work):
                 most = max(most, group.anonymous())
@@ -114,7 +116,7 @@ def test_exactly_the_planned_size(group, tmp_path):
         assert statuses[:2 * BATCH] == [200] * (2 * BATCH)
         assert set(statuses[2 * BATCH:]) <= {200, 400, 413, 429, 503}
         assert group.kills() == 0 and server.poll() is None
-        assert 0.4 * planned < most <= planned  # it was driven somewhere
+        assert 0.3 * planned < most <= planned  # it was driven somewhere
         assert full_context(port, 99, 100)[0] == 200
     finally:
         server.kill()

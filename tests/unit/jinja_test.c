@@ -176,6 +176,19 @@ static void limits_stop(void **state) {
         assert_int_equal(out.n, 0);
         buf_free(&out);
     }
+    /* what it may hold has a limit of its own, and what fits is not touched by it */
+    const struct {
+        size_t memory;
+        bool ok;
+    } held[] = {{1 << 20, false}, {64 << 20, true}};
+    for (size_t i = 0; i < COUNT(held); i++) {
+        buf out = {0};
+        error err = {0};
+        jinja_limits memory = {.memory_max = held[i].memory};
+        assert_int_equal(render(STR("{{ ('abc' * 1000000)|length }}"), NULL, &memory, &out, NULL, &err), held[i].ok);
+        if (!held[i].ok) assert_true(str_has(str_of(err.msg), STR("memory limit")));
+        buf_free(&out);
+    }
 }
 
 static void deep_sources(void **state) {
