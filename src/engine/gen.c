@@ -13,7 +13,8 @@ static void *copied(const void *p, size_t n) {
 
 enum { MARK_GAP = 512, MARKS_LAST = 4 };
 
-/* Of a long conversation not every message: the first, the last ones, and those some way from the one before. */
+/* Of a long conversation not every message: the first, the last ones, and those some way from the one before. A step
+ * ends at each (recurrent models), so of two that are close together only the second. */
 static void marks_choose(gen *g, const gen_opts *o) {
     if (!o->n_marks) { /* another ending is likely to follow the same beginning */
         if (g->n_prompt <= KV_PAGE) return;
@@ -27,6 +28,7 @@ static void marks_choose(gen *g, const gen_opts *o) {
         const int32_t at = o->marks[i];
         if (at <= last || at > g->n_prompt) continue;
         if (g->n_marks && i + MARKS_LAST < o->n_marks && at - last < MARK_GAP) continue;
+        if (g->n_marks && at - last < MARK_NEAR) g->n_marks--;
         last = g->marks[g->n_marks++] = at;
     }
 }

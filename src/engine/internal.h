@@ -306,6 +306,7 @@ struct gen {
     gen *next;                           /* in a queue; belongs to the queue's owner */
 };
 
+enum { MARK_NEAR = 32 /* tokens: a checkpoint so close behind another is not worth a step of its own */ };
 gen *gen_new(engine *e, const gen_opts *o,
              error *err); /* checked by the caller; two references: caller's and engine's. ERR_MEMORY */
 size_t gen_bytes(int32_t n_top, int32_t n_groups, int64_t cap); /* what one of `cap` positions holds */

@@ -106,7 +106,8 @@ static void match_find(engine *e, gen *g) {
 
 static void match_take(engine *e, gen *g) {
     prefix_take(e->prefix, &g->space, &g->match, &g->seq);
-    for (g->mark_next = 0; g->mark_next < g->n_marks && g->marks[g->mark_next] <= g->seq.n_computed;) g->mark_next++;
+    const int32_t from = g->seq.n_computed ? g->seq.n_computed + MARK_NEAR : 0;
+    for (g->mark_next = 0; g->mark_next < g->n_marks && g->marks[g->mark_next] < from;) g->mark_next++;
 }
 
 /* The request starts with what it has: counted, and told if there could have been more. */

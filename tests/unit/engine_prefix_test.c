@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include "count_allocations.h"
 #include "engine_fake.h"
+#include "../../src/engine/prefix_internal.h"
 
 static uint64_t rng = 1;
 static int32_t random_below(int32_t n) {
@@ -122,6 +123,54 @@ static engine *open_kind(model_kind kind, int64_t cache) {
 static engine *open_lone(void) {
     engine_opts o = fake_opts();
     return open_or_fail(&o);
+}
+
+/* ---- the books ----------------------------------------------------------------------------------------------------
+ */
+/* Nothing runs: every page and slot is free or the cache's alone, and the tree's counts are what is in it. */
+static void books_check(engine *e) {
+    stats_of(e);
+    const prefix *p = e->prefix;
+    if (!p) return;
+    const kv_store *st = &e->store;
+    int32_t nodes = 0, marks = 0, slots = 0, held[KV_GROUPS] = {0}, loose[KV_GROUPS] = {0};
+    for (int32_t i = p->lru.newest; i >= 0; i = NODE(p, i)->older, nodes++) {
+        const prefix_node *x = NODE(p, i);
+        assert_int_equal(x->pins, 0);
+        int32_t below = 0;
+        for (int32_t c = x->child; c >= 0; c = NODE(p, c)->next) {
+            assert_int_equal(NODE(p, c)->parent, i);
+            assert_int_equal(NODE(p, c)->depth, x->depth + 1);
+            assert_int_equal(x->depth < 0 || x->n_ids == KV_PAGE, true);
+            below += NODE(p, c)->below;
+            for (int32_t k = NODE(p, c)->mark; k >= 0; k = MARK(p, k)->next) below++;
+        }
+        assert_int_equal(x->below, below);
+        int32_t at = 0;
+        for (int32_t k = x->mark; k >= 0; k = MARK(p, k)->next, marks++) {
+            assert_int_equal(MARK(p, k)->node, i);
+            assert_true(MARK(p, k)->at > at && MARK(p, k)->at <= x->n_ids);
+            at = MARK(p, k)->at;
+            slots += MARK(p, k)->slot >= 0;
+        }
+        for (int g = 0; g < st->n_groups; g++) {
+            if (x->page[g] < 0) continue;
+            held[g]++;
+            loose[g] += st->pool[g].window && !x->need[g];
+            assert_true(st->pool[g].held[x->page[g]]);
+            assert_int_equal(st->pool[g].refs[x->page[g]], 1);
+        }
+    }
+    assert_int_equal(nodes, p->nodes_used);
+    assert_int_equal(marks, p->marks_used);
+    assert_int_equal(slots, p->slots_used);
+    assert_int_equal(st->n_slots_free + slots, st->n_slots);
+    for (int g = 0; g < st->n_groups; g++) {
+        assert_int_equal(st->pool[g].n_idle, held[g]);
+        assert_int_equal(st->pool[g].n_free + held[g], st->pool[g].n_pages);
+        assert_int_equal(p->loose[g].n, loose[g]);
+        assert_true(held[g] <= p->pages_max[g]);
+    }
 }
 
 /* ---- conversations of an agent ----------------------------------------------------------------------------------- */
@@ -332,6 +381,7 @@ static void small_caches_stay_small(void **state) {
                 assert_true(st.prefix.bytes <= st.prefix.bytes_max);
                 assert_true(st.prefix.bytes_max <= (size_t)size);
                 assert_int_equal(st.kv_bytes_used, 0);
+                books_check(e);
             }
             const engine_stats st = stats_of(e);
             if (size < 100000)
@@ -399,6 +449,69 @@ static void running_work_comes_first(void **state) {
         engine_close(e);
         engine_close(lone);
     }
+}
+
+/* Anything at once: batches, chunks, cache sizes, conversations that go on, part and share, cancels. Whoever is not
+ * cancelled says what he says alone, and the books are right whenever nothing runs. */
+static void anything_at_once(void **state) {
+    enum { N = 10, ROUNDS = 12 };
+    static talk t[N], was[N];
+    uint64_t hits = 0, evicted = 0, preempted = 0;
+    for (int trial = 0; trial < 24; trial++) {
+        const model_kind kind = (model_kind)(trial % KINDS);
+        rng = (uint64_t)(trial + 7) * 0x9e3779b97f4a7c15u;
+        kind_set(kind);
+        if (trial % 5 == 4) fake.groups = 2; /* a hybrid with windows, too */
+        fake.context = 1536;
+        engine_opts o = fake_opts();
+        o.batch = 1 + random_below(6);
+        o.prefill_chunk = 8 + random_below(120);
+        o.context_length = 1536;
+        o.prompt_cache = (int64_t)6000 << random_below(9);
+        fake.rows_max = o.prefill_chunk + o.batch;
+        const bool tight = trial % 4 == 3; /* so that streams outgrow the pages */
+        if (tight) o.batch = 6, o.prompt_cache = 6000;
+        if (tight || random_below(2))
+            o.memory_budget = fake_fixed(o) + (size_t)(fake.groups * 28 * KV_PAGE * 4) + (size_t)o.prompt_cache;
+        engine *e = open_or_fail(&o), *lone = open_lone();
+        memset(t, 0, sizeof t);
+        for (int round = 0; round < ROUNDS; round++) {
+            gen *g[N];
+            for (int i = 0; i < N; i++) {
+                if (t[i].n > (tight ? 500 : 1000) || random_below(6) == 0) {
+                    const talk *from = &was[random_below(N)]; /* somebody's beginning */
+                    const int32_t n = round && random_below(2) ? random_below(MIN(from->n, 900) + 1) : 0;
+                    t[i] = *from;
+                    t[i].n = n;
+                    t[i].n_marks = 0;
+                }
+                if (t[i].n_marks < 60 && t[i].n) add_mark(&t[i]);
+                add(&t[i], 1 + random_below(random_below(4) ? 60 : 250));
+                g[i] = start_in(e, &t[i], random_below(tight ? 400 : 40), random_below(9) ? (str){0} : STR("x"));
+            }
+            bool cancelled[N];
+            for (int i = 0; i < N; i++) {
+                cancelled[i] = random_below(7) == 0;
+                if (cancelled[i]) gen_cancel(g[i]);
+            }
+            for (int i = 0; i < N; i++) finish_talk(g[i], &t[i]);
+            books_check(e);
+            for (int i = 0; i < N; i++) {
+                if (!cancelled[i] && random_below(4) == 0) cold(lone, &t[i]);
+                was[i] = t[i];
+            }
+        }
+        const engine_stats st = stats_of(e);
+        assert_int_equal(st.requests_failed, 0);
+        hits += st.prefix.hits;
+        evicted += st.prefix.evicted_blocks + st.prefix.evicted_checkpoints;
+        preempted += st.preempted_total;
+        engine_close(e);
+        engine_close(lone);
+    }
+    print_message("%llu hits, %llu evicted, %llu preempted\n", (unsigned long long)hits, (unsigned long long)evicted,
+                  (unsigned long long)preempted);
+    assert_true(hits > 500 && evicted > 1000 && preempted > 10);
 }
 
 static void zero_is_off(void **state) {
@@ -471,6 +584,7 @@ static void decoding_allocates_nothing(void **state) {
 }
 
 int main(void) {
+    log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agents_with_thoughts_kept),
         cmocka_unit_test(agents_with_thoughts_dropped),
@@ -482,6 +596,7 @@ int main(void) {
         cmocka_unit_test(small_caches_stay_small),
         cmocka_unit_test(checkpoints_that_stay_are_spread),
         cmocka_unit_test(running_work_comes_first),
+        cmocka_unit_test(anything_at_once),
         cmocka_unit_test(zero_is_off),
         cmocka_unit_test(a_failed_request_says_so_again),
         cmocka_unit_test(decoding_allocates_nothing),
