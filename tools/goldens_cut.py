@@ -19,6 +19,7 @@ NAMES = """llama-q4 llama-mixall llama-q1g64 llama_tied-q4 llama_plain-q4 llama_
 mistral_swa-q4 qwen3_moe-q4 qwen3_5_4b-q4 qwen3_5_27b-q4 qwen3_5_moe-q4 deepseek_v3-q4 glm_dsa-q4
 gemma-q4 gemma2-q4 gemma3_text-q4 gemma3-q4 gemma4_12b-q4 gemma4_e4b-q4 gemma4_e2b-q4 gemma4_26b-q4
 qwen2-q4 qwen3-q4 smollm3-q4 olmo2-q4 granite-q4 glm4-q4 phi3-q4 starcoder2-q4""".split()
+KV = ["qwen3-q4.kv4g64", "llama-q4.kv8g32", "qwen3_5_4b-q4.kv8g64"]  # quantised caches: long prompt and what follows it, NAME/kv4g64.bin
 GOLDEN_ONLY = ["llama_tied-bf16"]  # its weights are there as GGUF (tools/make_gguf.py)
 KEEP = "config.json generation_config.json tokenizer.json tokenizer_config.json chat_template.jinja".split()
 POS = 20  # rows of the long prompt that are kept
@@ -51,6 +52,11 @@ def main():
         write_golden(to / "golden.bin", g["short_ids"], g["long_ids"], pos, g["dec_ids"], g["f32_short"], g["f32_long"][rows],
                      g["f32_dec"], (kl.mean(), np.median(kl)))
         print(f"{name}: {sum(f.stat().st_size for f in to.iterdir()) >> 10} KiB")
+    for name in [] if sys.argv[3:] else KV:
+        g, none = load_file(shared / f"goldens/{name}.safetensors"), np.zeros((0, 0))
+        model, kind = name.split(".")
+        write_golden(out / model / f"{kind}.bin", none, g["long_ids"], none, g["dec_ids"], g["f32_dec"][:0], none, g["f32_dec"],
+                     (g["r1_dec_kl"].mean(), np.median(g["r1_dec_kl"])))
 
 
 if __name__ == "__main__":

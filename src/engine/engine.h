@@ -3,6 +3,7 @@
 #pragma once
 #include "../base/base.h"
 #include "../text/text.h"
+#include "../text/grammar.h"
 #include "../model/model.h"
 
 typedef struct engine engine;
@@ -220,6 +221,10 @@ typedef struct gen_opts {
     bool one_call;
     bool has_think_budget;
     int32_t think_budget;
+    /* The answer's grammar, compiled for this model's vocabulary; kept; NULL: any text. Not what is thought:
+     * grammar_open (NULL: nothing) says how a block may open where none has yet, grammar_lead what may stand between
+     * block and answer. The reply ends where the grammar does. Log-probabilities are those without it. */
+    grammar *grammar, *grammar_open, *grammar_lead;
     bool want_hidden; /* with max_tokens 0 and a model that embeds: gen_hidden */
     /* Positions where messages begin, and where the part of the prompt ends that a next turn repeats, ascending: places
      * to keep a checkpoint at (prompt.marks). Copied; good to have, never needed. */
@@ -302,6 +307,7 @@ typedef struct engine_stats {
     uint64_t prefill_ns_total, decode_ns_total, step_ns_total;
     int32_t running, waiting;
     size_t weight_bytes, kv_bytes_used, kv_bytes_max, workspace_bytes;
+    uint64_t kv_saturated; /* values that did not fit the cache's type: kept at its edge */
     uint64_t
         last_step_ns; /* clock_ns() of the last finished step; now, when there is nothing to do: the watchdog's food */
     bool failed;      /* the engine cannot serve any more */

@@ -94,6 +94,7 @@ gen *gen_new(engine *e, const gen_opts *o, error *err) {
                                                            .has_think_budget = o->has_think_budget,
                                                            .think_budget = o->think_budget,
                                                            .reply_max = o->max_tokens});
+    g->constraint = constraint_new(o, g->out, e->info->vocab);
     if (o->want_hidden) g->hidden = mem_alloc((size_t)e->info->width * sizeof(float));
     g->stats.prompt_tokens = g->n_prompt;
     g->t_submit = clock_ns();
@@ -109,6 +110,7 @@ void gen_drop(gen *g) {
     }
     sequence_deinit(&g->seq, NULL);
     output_free(g->out);
+    constraint_free(g->constraint);
     free(g->hidden);
     free(g->marks);
     free((void *)g->sample.bias_ids);

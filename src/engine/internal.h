@@ -209,8 +209,9 @@ typedef struct sampler_in {
     const sampling *s;
     const int32_t *history; /* [n_history] prompt and generated tokens */
     size_t n_history;
-    uint64_t seed; /* of the request */
-    uint64_t step; /* tokens generated before this one */
+    uint64_t seed;        /* of the request */
+    uint64_t step;        /* tokens generated before this one */
+    const uint64_t *mask; /* bit i: token i may be picked; NULL: any. Log-probabilities are those before it */
     bool logprobs;
     int32_t n_top;
     bool has_forced; /* the token is `forced`, whatever the logits say */
@@ -226,6 +227,17 @@ typedef struct sampler_out {
 bool sampling_check(const sampling *s, int32_t vocab, error *err);
 /* False when the logits hold a NaN or no finite maximum. The choice depends on nothing but *in. */
 bool sampler_pick(const sampler_in *in, sampler_scratch *w, sampler_out *out);
+
+/* ---- grammars (constrain.c) -------------------------------------------------------------------------------------- */
+typedef struct constraint constraint;
+constraint *constraint_new(const gen_opts *o, const output *out, int32_t vocab); /* NULL: the request has no grammar */
+void constraint_free(constraint *c);                                             /* may be NULL */
+/* *mask: for the next token, until the next call; NULL: any token. False: the grammar cannot be followed any further.
+ */
+bool constraint_mask(constraint *c, const int32_t *eos, size_t n_eos, const uint64_t **mask);
+typedef enum constraint_verdict { CONSTRAINT_GOES_ON, CONSTRAINT_DONE, CONSTRAINT_FAILED } constraint_verdict;
+/* After `out` was given the token. DONE: the answer is complete and nothing can follow. */
+constraint_verdict constraint_accept(constraint *c, int32_t id, const output *out);
 
 /* ---- generations (gen.c) ----------------------------------------------------------------------------------------- */
 /* Where engine_logits wants its rows; the arrays are the waiting caller's. */
@@ -282,7 +294,8 @@ struct gen {
     int32_t n_prompt, max_tokens;
     bool ignore_eos, want_tokens, logprobs;
     int32_t n_top;
-    output *out; /* owns; [sched] after submit */
+    output *out;            /* owns; [sched] after submit */
+    constraint *constraint; /* owns; [sched] after submit; NULL: none */
     logits_sink sink;
     float *hidden; /* owns: [D] [sched] until DONE; NULL: not wanted */
 
@@ -340,7 +353,7 @@ typedef struct step_part {
     int32_t n_rows;
     int32_t out0, n_out; /* its rows of logits */
     bool sampled;        /* the last of them picks a token */
-    bool finite;
+    bool finite, no_way; /* no_way: its grammar cannot be followed */
     sampler_out pick;
 } step_part;
 

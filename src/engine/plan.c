@@ -18,12 +18,20 @@ int32_t plan_pages(int32_t window, int32_t chunk, int32_t n) {
     return (n + KV_PAGE - 1) / KV_PAGE;
 }
 
+/* Pages of a batch of sequences of n positions. All of them together have at most `chunk` rows of prompts in a step, so
+ * not every window is as wide as a lone sequence's. */
+static int64_t batch_pages(const plan_in *in, int32_t window, int32_t n) {
+    int64_t apart = (int64_t)in->batch * plan_pages(window, in->chunk, n);
+    int64_t shared = (int64_t)in->batch * (plan_pages(window, 1, n) + 1) + in->chunk / KV_PAGE;
+    return window && n ? MIN(apart, shared) : apart;
+}
+
 /* Bytes for one sequence of `longest` positions beside a batch of `each` positions; SIZE_MAX on overflow. */
 static size_t pages_for(const plan_in *in, int32_t longest, int32_t each, int32_t *n_pages) {
     size_t total = 0;
     for (int g = 0; g < in->n_groups; g++) {
         int64_t one = plan_pages(in->window[g], in->chunk, longest);
-        int64_t all = (int64_t)in->batch * plan_pages(in->window[g], in->chunk, each);
+        int64_t all = batch_pages(in, in->window[g], each);
         int64_t n = MAX(one, all);
         size_t bytes;
         if (n > INT32_MAX || !size_mul((size_t)n, in->page_bytes[g], &bytes) || !size_add(total, bytes, &total))

@@ -202,24 +202,37 @@ static int32_t top_select(const row_ops *row, const float *x, int32_t n, int32_t
     return have;
 }
 
+static void mask_apply(float *x, int32_t n, const uint64_t *mask) {
+    for (int32_t i = 0; i < n; i += 64) {
+        uint64_t bits = mask[i / 64];
+        if (bits == UINT64_MAX) continue;
+        for (int32_t k = i, end = MIN(i + 64, n); k < end; k++, bits >>= 1)
+            if (!(bits & 1)) x[k] = -INFINITY;
+    }
+}
+
 bool sampler_pick(const sampler_in *in, sampler_scratch *w, sampler_out *out) {
     const sampling *s = in->s;
     float max;
     penalise(in, w);
     if (!w->row->max(in->logits, w->vocab, &max)) return false;
     const bool greedy = s->temperature == 0 || s->top_p == 0 || s->top_k == 1;
-    double z = in->logprobs || (!greedy && s->top_p < 1) ? w->row->exp(in->logits, w->vocab, max, 1, NULL) : 0;
+    const bool nucleus = !greedy && s->top_p < 1;
+    double z = in->logprobs || nucleus ? w->row->exp(in->logits, w->vocab, max, 1, NULL) : 0;
+    const double lse = in->logprobs ? (double)max + log(z) : 0;
+    out->n_top = 0;
+    if (in->logprobs && in->n_top > 0)
+        out->n_top = top_select(w->row, in->logits, w->vocab, MIN(in->n_top, TOP_LOGPROBS_MAX), out->top);
+    for (int32_t i = 0; i < out->n_top; i++) out->top[i].logprob = (float)((double)out->top[i].logprob - lse);
+    if (in->mask) {
+        mask_apply(in->logits, w->vocab, in->mask);
+        if (!w->row->max(in->logits, w->vocab, &max)) return false;
+        if (nucleus) z = w->row->exp(in->logits, w->vocab, max, 1, NULL);
+    }
     out->token = in->has_forced ? in->forced
                  : greedy       ? w->row->next(in->logits, 0, w->vocab, max)
                                 : draw(in, w, max, z);
-    out->n_top = 0;
-    out->logprob = 0;
-    if (!in->logprobs) return true;
-    const double lse = (double)max + log(z);
-    out->logprob = (float)((double)in->logits[out->token] - lse);
-    if (in->n_top > 0)
-        out->n_top = top_select(w->row, in->logits, w->vocab, MIN(in->n_top, TOP_LOGPROBS_MAX), out->top);
-    for (int32_t i = 0; i < out->n_top; i++) out->top[i].logprob = (float)((double)out->top[i].logprob - lse);
+    out->logprob = in->logprobs ? (float)((double)in->logits[out->token] - lse) : 0;
     return true;
 }
 

@@ -468,6 +468,8 @@ static void pick_task(void *arg, int task, int worker) {
     gen *g = p->g;
     if (!p->sampled) return;
     const int32_t forced = output_forced(g->out);
+    const uint64_t *mask = NULL;
+    p->no_way = forced < 0 && g->constraint && !constraint_mask(g->constraint, e->info->eos, e->info->n_eos, &mask);
     p->finite = sampler_pick(&(sampler_in){.logits = row_logits(e, p->out0 + p->n_out - 1),
                                            .s = &g->sample,
                                            .history = g->seq.id.p,
@@ -476,6 +478,7 @@ static void pick_task(void *arg, int task, int worker) {
                                            .step = (uint64_t)g->n_generated,
                                            .logprobs = g->logprobs,
                                            .n_top = g->n_top,
+                                           .mask = mask,
                                            .has_forced = forced >= 0,
                                            .forced = forced},
                              &e->scratch[worker], &p->pick);
@@ -505,6 +508,13 @@ static bool gives_token(const engine *e, const step_part *p) {
     return p->sampled && p->finite && p->g->max_tokens > 0 && (p->g->ignore_eos || !is_eos(e, p->pick.token));
 }
 
+static void finish_stuck(engine *e, gen *g) {
+    error err = {0};
+    error_field(&err, ERR_INVALID, "response_format",
+                "the reply's grammar has too many readings of what came so far to be followed any further");
+    finish_running(e, g, FINISH_ERROR, -1, &err);
+}
+
 /* One more token of g, or its end. */
 static void emit(engine *e, const step_part *p, uint64_t now) {
     gen *g = p->g;
@@ -516,6 +526,10 @@ static void emit(engine *e, const step_part *p, uint64_t now) {
     }
     if (g->max_tokens == 0) {
         finish_running(e, g, FINISH_LENGTH, -1, NULL);
+        return;
+    }
+    if (p->no_way) {
+        finish_stuck(e, g);
         return;
     }
     if (!p->finite) {
@@ -533,8 +547,13 @@ static void emit(engine *e, const step_part *p, uint64_t now) {
     if (g->sink.greedy_id) g->sink.greedy_id[g->n_generated] = id;
     ids_push(&g->seq.id, id);
     gen_token(g, &p->pick, id < tokenizer_size(e->parts.tokenizer), &stopped);
+    const constraint_verdict fits = g->constraint ? constraint_accept(g->constraint, id, g->out) : CONSTRAINT_GOES_ON;
     if (stopped >= 0)
         finish_running(e, g, FINISH_STOP_STRING, stopped, NULL);
+    else if (fits == CONSTRAINT_FAILED)
+        finish_stuck(e, g);
+    else if (fits == CONSTRAINT_DONE)
+        finish_running(e, g, FINISH_STOP, -1, NULL);
     else if (stopped == OUTPUT_ENDED)
         finish_running(e, g, FINISH_STOP, -1, NULL);
     else if (g->n_generated == g->max_tokens)
@@ -661,6 +680,7 @@ static void gauges_set(engine *e) {
     for (const gen *g = e->restoring; g; g = g->next) e->n_aside++;
     e->stats.kv_bytes_used = kv_store_bytes_used(&e->store);
     prefix_stats_get(e->prefix, &e->stats.prefix);
+    e->stats.kv_saturated = e->parts.device->vt->kv_saturated(e->parts.device, e->kv);
     if (e->tier) e->stats.ssd = *tier_counters(e->tier);
 }
 

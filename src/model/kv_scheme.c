@@ -143,7 +143,7 @@ static void summarise(model *m) {
 bool kv_scheme_apply(model *m, config *c, const char *how, int group, error *err) {
     int k, v;
     bool ok;
-    const char *plain = dtype_name(m->kv.type);
+    const char *plain = m->kv.type == DT_F32 ? "f32" : m->kv.type == DT_BF16 ? "bf16" : "f16";
     if (group && !is_group(group))
         return error_field(err, ERR_INVALID, "kv-group-size", "kv-group-size must be 32, 64 or 128, not %d", group);
     if (!group) group = GROUP;

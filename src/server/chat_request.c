@@ -225,6 +225,20 @@ static bool mlx_logprobs_resolve(chat_request *r, error *err) {
     if (r->stream) r->logprobs = false;
     return true;
 }
+/* ---- structured output (structured.c) ---------------------------------------------------------------------------- */
+#define FORM_FIELD(name)                                            \
+    static bool read_##name(reader *c, const json *v, error *err) { \
+        return structured_read(c->q->a, c->r, #name, v, err);       \
+    }
+FORM_FIELD(response_format)
+FORM_FIELD(guided_grammar)
+FORM_FIELD(guided_regex)
+FORM_FIELD(guided_choice)
+FORM_FIELD(guided_json)
+FORM_FIELD(structured_outputs)
+FORM_FIELD(grammar)
+FORM_FIELD(json_schema)
+#undef FORM_FIELD
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 enum { CLASS_HONOURED, CLASS_SPECIAL, CLASS_ACCEPTED, CLASS_REFUSED };

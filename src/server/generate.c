@@ -84,8 +84,10 @@ static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
     const chat_request *r = run->req;
     const chat_template *t = r->surface == SURFACE_CHAT ? engine_template(e) : NULL;
     const think_form *think = t ? think_form_of(t, run->tok) : NULL;
-    tool_list *tools = t && r->tools ? tool_list_new(r->tools, call_form_of(t, run->tok)) : NULL;
-    bool ok = true;
+    const call_form *calls = t ? call_form_of(t, run->tok) : NULL;
+    tool_list *tools = t && r->tools ? tool_list_new(r->tools, calls) : NULL;
+    structured_grammars forms;
+    bool ok = structured_compile(run->q, r, think, calls, &forms, err);
     for (int i = 0; i < run->n && ok; i++) {
         gen_opts o = {
             .prompt = p->ids.p,
@@ -108,6 +110,9 @@ static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
             .one_call = r->one_call,
             .has_think_budget = r->thinking_budget >= 0,
             .think_budget = (int32_t)r->thinking_budget,
+            .grammar = forms.answer,
+            .grammar_open = forms.open,
+            .grammar_lead = forms.lead,
             .wake = wake,
             .wake_arg = run->q,
         };
@@ -116,6 +121,7 @@ static bool submit(gen_run *run, engine *e, const prompt *p, error *err) {
         ok = (c->g = engine_submit(e, &o, err)) != NULL;
     }
     tool_list_drop(tools);
+    structured_drop(&forms);
     return ok;
 }
 

@@ -187,6 +187,8 @@ typedef struct chat_request {
     int64_t thinking_budget;               /* most tokens; INT_UNSET or -1: no limit */
     int enable_thinking;                   /* resolved: 1, -1, 0 leave it to the template */
     const char *unknown;                   /* list of unknown fields; NULL: none */
+    grammar_spec form;                     /* of the answer; form_rank 0: any */
+    int form_rank;                         /* FORM_*: of several fields the one with the lowest rank counts */
 } chat_request;
 /* Reads q->body. Unknown fields end in r->unknown, unsupported ones are ERR_INVALID. */
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err);
@@ -201,6 +203,30 @@ bool tools_normalise(arena *a, const json *tools, const json **out, buf *ignored
 const json *tools_typed(arena *a, const json *tools); /* for templates: each node of the schemas has one type */
 /* Sets enable_thinking and the template's variables (spec §3.3). */
 void thinking_resolve(http_req *q, chat_request *r);
+
+/* ---- structured output (structured.c) ---------------------------------------------------------------------------- */
+enum {
+    FORM_NONE,
+    FORM_GRAMMAR,    /* guided_grammar, grammar */
+    FORM_SCHEMA,     /* response_format with a schema */
+    FORM_OBJECT,     /* response_format json_object */
+    FORM_STRUCTURED, /* structured_outputs, guided_json, json_schema */
+    FORM_REGEX,      /* guided_regex */
+    FORM_CHOICE,     /* guided_choice */
+    FORM_COUNT,
+};
+bool structured_read(arena *a, chat_request *r, const char *field, const json *v, error *err);
+typedef struct structured structured; /* the vocabulary and compiled grammars of a server */
+structured *structured_new(void);
+void structured_free(structured *s);
+/* What the request asks for, compiled: *answer (NULL: anything), and what may come before it (gen_opts). References are
+ * the caller's. ERR_INVALID names the path. */
+typedef struct structured_grammars {
+    grammar *answer, *open, *lead;
+} structured_grammars;
+bool structured_compile(http_req *q, const chat_request *r, const think_form *think, const call_form *calls,
+                        structured_grammars *out, error *err);
+void structured_drop(structured_grammars *g);
 
 /* ---- running it (generate.c) ------------------------------------------------------------------------------------- */
 /* A tool call of a reply, growing while it streams. */
@@ -356,6 +382,7 @@ struct server {
     atomic_bool held;             /* those that need the model are, for now: /admin/drain */
     atomic_size_t body_bytes;     /* of all bodies in memory */
     watch *watch;
+    structured *structured; /* owns */
     server_counts n;
     server_times times;
     int64_t started_unix;

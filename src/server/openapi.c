@@ -282,7 +282,7 @@ static void write_operation(buf *b, const route *r) {
     if (has_body && bodies[i].reply) {
         buf_printf(b, ",\"content\":{\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/%s\"}}",
                    bodies[i].reply);
-        if (bodies[i].streams) buf_puts(b, ",\"text/event-stream\":{\"schema\":{\"type\":\"string\"}}");
+        if (bodies[i].streams) buf_puts(b, ",\"text/event-stream\":{}");
         buf_putc(b, '}');
     }
     buf_puts(b, "},\"default\":{\"description\":\"an "

@@ -414,6 +414,7 @@ static void server_free(server *s) {
     front_stop(s->front); /* libmicrohttpd cannot end while it has upgraded connections */
     if (s->daemon) MHD_stop_daemon(s->daemon);
     watch_free(s->watch);
+    structured_free(s->structured);
     front_free(s->front);
     response_store_close(s->responses);
     if (s->listen_fd >= 0) close(s->listen_fd);
@@ -452,6 +453,7 @@ static server *start(engine *e, const pool_opts *children, const server_opts *o,
         s->unix_path = mem_strdup(o->unix_path);
     else
         s->port = bound_port(s->listen_fd);
+    s->structured = structured_new();
     if (!(s->watch = watch_new(s, err))) goto fail;
     if (!children && s->o.response_store && !store_open(s, err)) goto fail;
     if (children && !(s->front = front_new(s, children, err))) goto fail;

@@ -4,7 +4,8 @@
 #pragma once
 #include "text.h"
 
-/* ---- a vocabulary as grammars see it (grammar_vocab.c) ----------------------------------------------------------- */
+/* ---- a vocabulary as grammars see it (grammar_vocab.c, grammar_tokens.c)
+ * ----------------------------------------------------------- */
 /* The bytes of every token in a trie. Immutable, counted references, any thread. */
 typedef struct grammar_vocab grammar_vocab;
 /* n_logits: width of a row of logits; ids from tokenizer_size on never match. eos: the ids that end a reply. */
@@ -22,16 +23,24 @@ typedef enum grammar_kind {
     GRAMMAR_RULES,  /* text: GBNF (it has "::="), else Lark */
     GRAMMAR_CHOICE, /* choice: one of these texts */
     GRAMMAR_TOOLS,  /* tools: calls in a model family's own syntax */
+    GRAMMAR_MARK,   /* text, in which special tokens are themselves (tools.special) */
 } grammar_kind;
 
-/* How a family writes a call; the reply parser (output.c) reads the same forms. */
+/* Calls of tools, in a family's own syntax, which the reply parser reads (output_forms.c has the same names). */
 typedef struct grammar_tools {
-    str form;                /* name of the syntax: "hermes", "qwen", ... (grammar_tools.c) */
-    const json *tools;       /* array of {"type":"function","function":{"name","parameters"}} */
-    str name;                /* only this one; n 0: any of them */
-    bool many;               /* several calls may follow each other */
-    const tokenizer *tokens; /* for markers that are special tokens; may be NULL */
+    const char *form;  /* name of the syntax: "hermes", "qwen", ...; NULL: no calls */
+    const json *tools; /* array of {"type":"function","function":{"name","parameters"}} */
+    str name;          /* only this one; n 0: any of them */
+    bool many;         /* several calls may follow each other */
+    /* The id of a special token that is spelled so, -1: it is plain text. NULL: all is. */
+    int32_t (*special)(const void *tokens, str mark);
+    const void *tokens;
+    /* A tool whose schema does not compile takes any arguments: told why, if not NULL. */
+    void (*warn)(void *arg, const char *text);
+    void *warn_arg;
 } grammar_tools;
+bool grammar_tools_known(const char *form);
+int32_t grammar_special(const void *tokenizer, str mark); /* for grammar_tools.special */
 
 typedef struct grammar_spec {
     grammar_kind kind;
@@ -39,11 +48,9 @@ typedef struct grammar_spec {
     str text;
     const str *choice; /* [n_choices] */
     size_t n_choices;
-    bool compact;      /* no white space between JSON tokens */
-    const char *field; /* request field, the start of paths in errors; NULL: "schema" or the like */
-    grammar_tools tools;
-    bool (*warn)(void *arg, const char *text); /* a tool whose schema does not compile is free; may be NULL */
-    void *warn_arg;
+    bool compact;        /* no white space between JSON tokens */
+    const char *field;   /* request field, the start of paths in errors; NULL: "schema" or the like */
+    grammar_tools tools; /* with another kind than GRAMMAR_TOOLS: calls may stand instead of it */
 } grammar_spec;
 
 /* Shared by any number of requests and threads; counted references. */

@@ -29,15 +29,31 @@ static gx build(builder *b, const grammar_spec *s) {
         if (str_has(s->text, STR("::="))) return gbnf_build(b, s->text, s->field);
         return lark_build(b, s->text, s->field);
     case GRAMMAR_CHOICE: return build_choice(b, s);
-    case GRAMMAR_TOOLS: return tools_build(b, s);
+    case GRAMMAR_TOOLS: return tools_build(b, &s->tools, s->field);
+    case GRAMMAR_MARK: return mark_build(b, &s->tools, s->text);
     default: break;
     }
-    json_forms_init(b, &f, s->compact);
-    return s->kind == GRAMMAR_OBJECT ? f.object : schema_build(b, s->schema, &f, s->field);
+    json_forms_init(b, &f, s->compact ? JSON_COMPACT : JSON_LOOSE);
+    return s->kind == GRAMMAR_OBJECT ? f.object : schema_build(b, s->schema, s->schema, &f, s->field);
+}
+
+static bool masks_open(grammar *g, grammar_vocab *v, error *err) {
+    if (!v) return true;
+    const size_t one = v->words * sizeof(uint64_t) + CROSS_MAX * sizeof(uint32_t);
+    g->masks_bytes = BASE_MASKS * one;
+    g->masks = mem_try(g->masks_bytes, 64, err);
+    if (!g->masks) return false;
+    for (int i = 0; i < BASE_MASKS; i++) {
+        uint8_t *at = (uint8_t *)g->masks + (size_t)i * one;
+        g->mask[i].bits = (void *)at;
+        g->mask[i].cross = (void *)(at + v->words * sizeof(uint64_t));
+    }
+    g->vocab = grammar_vocab_keep(v);
+    return true;
 }
 
 grammar *grammar_compile(const grammar_spec *spec, grammar_vocab *v, error *err) {
-    static const char *const fields[] = {"schema", "response_format", "regex", "grammar", "choice", "tools"};
+    static const char *const fields[] = {"schema", "response_format", "regex", "grammar", "choice", "tools", "mark"};
     grammar_spec s = *spec;
     if (!s.field) s.field = fields[s.kind];
     builder b;
@@ -46,14 +62,16 @@ grammar *grammar_compile(const grammar_spec *spec, grammar_vocab *v, error *err)
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->mu, NULL);
     gx root = build(&b, &s);
-    bool ok = !b.failed && gx_check(&b, &root) && program_emit(&g->p, &b, root, err) && machine_open(g, err);
+    if (s.kind != GRAMMAR_TOOLS && s.kind != GRAMMAR_MARK && s.tools.form && s.tools.tools)
+        root = GX_ALT(&b, root, tools_build(&b, &s.tools, "tools"));
+    bool ok = !b.failed && gx_check(&b, &root) && program_emit(&g->p, &b, root, err) && machine_open(g, err) &&
+              masks_open(g, v, err);
     builder_deinit(&b);
     if (!ok) {
         if (err && !err->param[0]) snprintf(err->param, sizeof err->param, "%s", s.field);
         grammar_drop(g);
         return NULL;
     }
-    if (v) g->vocab = grammar_vocab_keep(v);
     return g;
 }
 grammar *grammar_keep(grammar *g) {
@@ -62,10 +80,7 @@ grammar *grammar_keep(grammar *g) {
 }
 void grammar_drop(grammar *g) {
     if (!g || atomic_fetch_sub(&g->refs, 1) != 1) return;
-    for (int i = 0; i < BASE_MASKS; i++) {
-        free(g->mask[i].bits);
-        free(g->mask[i].cross);
-    }
+    mem_try_free(g->masks, g->masks_bytes);
     machine_close(g);
     program_deinit(&g->p);
     grammar_vocab_drop(g->vocab);

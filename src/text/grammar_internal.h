@@ -110,11 +110,12 @@ bool regex_class(builder *b, str s, size_t *at, unsigned flags, cp_set *out, con
 gx json_chars(builder *b, const cp_set *s, bool quoted); /* one character, escaped where JSON must */
 gx json_any_char(builder *b);                            /* in every spelling JSON has */
 gx json_literal(builder *b, str s);                      /* the content of a string, spelled as json_write does */
-typedef struct json_forms { /* expressions for one style of white space; made on first use */
-    bool compact;
+typedef enum json_style { JSON_LOOSE, JSON_COMPACT, JSON_LINE /* a blank after , and : at most */ } json_style;
+typedef struct json_forms { /* expressions for one style of white space */
+    json_style style;
     gx space, string, number, integer, value, object, array, comma, colon;
 } json_forms;
-void json_forms_init(builder *b, json_forms *f, bool compact);
+void json_forms_init(builder *b, json_forms *f, json_style style);
 gx json_constant(builder *b, const json_forms *f, const json *v); /* exactly this value */
 gx json_object_of(builder *b, const json_forms *f, gx members);   /* in braces, with space */
 gx json_array_of(builder *b, const json_forms *f, gx items);
@@ -136,8 +137,9 @@ gx scan_bad(const scan *c, const char *what); /* names the line */
 bool scan_string(scan *c, buf *out);          /* behind the opening quote */
 bool scan_count(scan *c, uint32_t *out);
 /* grammar_schema.c. path: of the schema, for messages. */
-gx schema_build(builder *b, const json *schema, const json_forms *f, const char *path);
-gx tools_build(builder *b, const grammar_spec *s); /* grammar_tools.c */
+gx schema_build(builder *b, const json *root, const json *schema, const json_forms *f, const char *path);
+gx tools_build(builder *b, const grammar_tools *t, const char *field); /* grammar_tools.c */
+gx mark_build(builder *b, const grammar_tools *t, str text);
 
 /* ---- programs (grammar_emit.c) ----------------------------------------------------------------------------------- */
 enum { PC_ACCEPT = 0, PC_HOLE = 1, PC_RET = 2, PC_DEAD = 3, PC_FIRST = 4 };
@@ -190,11 +192,11 @@ enum { F_ACCEPT = 1, F_HOLE = 2, F_MORE = 4 /* something can be consumed */ };
 typedef struct base_mask {
     uint32_t state;
     uint32_t used;   /* clock of the last use */
-    uint64_t *bits;  /* owns [words] */
-    uint32_t *cross; /* owns; trie nodes where the part ended and more follows */
-    uint32_t n_cross, cap_cross;
+    uint64_t *bits;  /* [words] borrows (grammar.masks) */
+    uint32_t *cross; /* [CROSS_MAX] borrows; trie nodes where the part ended and more follows */
+    uint32_t n_cross;
 } base_mask;
-enum { BASE_MASKS = 128 };
+enum { BASE_MASKS = 128, CROSS_MAX = 1 << 14 };
 
 struct grammar {
     atomic_int refs;
@@ -223,6 +225,8 @@ struct grammar {
     uint32_t need_and; /* a closure met an AND whose first states are not there yet */
     uint32_t start;
     base_mask mask[BASE_MASKS];
+    void *masks; /* owns: room for them, which comes into memory with use */
+    size_t masks_bytes;
     uint32_t clock;
     struct matcher *first; /* borrows: all matchers */
 };
@@ -268,4 +272,9 @@ struct grammar_vocab {
     token_trie safe, rest;
     uint64_t *level[SAFE_CHARS_MAX + 2]; /* own: safe tokens of at most i characters; the last: all of them */
 };
+/* How one is put together: a start, then each token's bytes and v->at, then the laying out. */
+grammar_vocab *vocab_start(int32_t n, const int32_t *eos, size_t n_eos);
+bool vocab_is_eos(const grammar_vocab *v, int32_t id);
+void vocab_bytes_check(grammar_vocab *v, size_t from); /* drops what was added since when no text can hold it */
+void vocab_lay(grammar_vocab *v);
 size_t gx_token_mark(char out[4], int32_t id); /* the bytes that stand for a special token */

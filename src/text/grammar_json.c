@@ -82,12 +82,13 @@ gx json_object_of(builder *b, const json_forms *f, gx members) {
 gx json_array_of(builder *b, const json_forms *f, gx items) {
     return GX_SEQ(b, GX_LIT(b, "["), f->space, items, f->space, GX_LIT(b, "]"));
 }
-void json_forms_init(builder *b, json_forms *f, bool compact) {
-    *f = (json_forms){.compact = compact, .space = GX_EMPTY};
-    if (!compact) f->space = shared(b, "white space", gx_rep(b, hex(b, "  \t\t\n\n\r\r"), 0, SPACE_MAX));
+void json_forms_init(builder *b, json_forms *f, json_style style) {
+    *f = (json_forms){.style = style, .space = GX_EMPTY};
+    if (style == JSON_LOOSE) f->space = shared(b, "white space", gx_rep(b, hex(b, "  \t\t\n\n\r\r"), 0, SPACE_MAX));
     gx quote = GX_LIT(b, "\""), digit = gx_range(b, '0', '9'), digits = gx_rep(b, digit, 1, GX_INF);
-    f->comma = GX_SEQ(b, f->space, GX_LIT(b, ","), f->space);
-    f->colon = GX_SEQ(b, f->space, GX_LIT(b, ":"), f->space);
+    gx after = style == JSON_LINE ? gx_opt(b, GX_LIT(b, " ")) : f->space;
+    f->comma = GX_SEQ(b, f->space, GX_LIT(b, ","), after);
+    f->colon = GX_SEQ(b, f->space, GX_LIT(b, ":"), after);
     f->string = shared(b, "string", GX_SEQ(b, quote, gx_rep(b, json_any_char(b), 0, GX_INF), quote));
     gx whole = GX_SEQ(b, gx_opt(b, GX_LIT(b, "-")),
                       GX_ALT(b, GX_LIT(b, "0"), GX_SEQ(b, gx_range(b, '1', '9'), gx_rep(b, digit, 0, GX_INF))));

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include "grammar_internal.h"
 
-enum { CROSS_MAX = 1 << 14 };
-
 static inline void bit_set(uint64_t *bits, int32_t i) {
     bits[i / 64] |= 1ull << (i % 64);
 }
@@ -132,10 +130,6 @@ static base_mask *base_find(grammar *g, uint32_t s) {
             return b;
         }
         if (b->used < oldest->used) oldest = b;
-    }
-    if (!oldest->bits) {
-        oldest->bits = mem_alloc(g->vocab->words * sizeof *oldest->bits);
-        oldest->cross = mem_alloc(CROSS_MAX * sizeof *oldest->cross);
     }
     oldest->state = s;
     oldest->n_cross = 0;

@@ -525,7 +525,7 @@ gx schema_of(schemas *s, const snode *list, size_t n) {
     if (!kept) return s->f->value;
     qsort(own, kept, sizeof *own, snode_order);
     buf key = {0};
-    buf_puts(&key, s->f->compact ? "S:" : "s:");
+    buf_printf(&key, "schema %d:", s->f->style);
     for (size_t i = 0; i < kept; i++) buf_add(&key, &own[i].j, sizeof own[i].j);
     uint64_t rule;
     if (!map_get(b->known, buf_view(&key), &rule)) {
@@ -537,8 +537,8 @@ gx schema_of(schemas *s, const snode *list, size_t n) {
     buf_free(&key);
     return gx_call(b, (uint32_t)rule);
 }
-gx schema_build(builder *b, const json *schema, const json_forms *f, const char *path) {
-    schemas s = {.b = b, .f = f, .root = schema, .path = arena_copy(b->a, path, strlen(path))};
+gx schema_build(builder *b, const json *document, const json *schema, const json_forms *f, const char *path) {
+    schemas s = {.b = b, .f = f, .root = document, .path = arena_copy(b->a, path, strlen(path))};
     gx root = schema_of(&s, &(snode){schema, s.path}, 1);
     for (size_t i = 0; i < s.n_job && !b->failed; i++) { /* jobs add jobs: no recursion, however deep the schema */
         struct job j = s.job[i];

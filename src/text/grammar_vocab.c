@@ -1,9 +1,9 @@
 /* A vocabulary as grammars see it: the bytes of every token, in two tries laid out in order: tokens of safe characters
  * only (what a JSON string may hold as it is) and all others. A special token is spelled by a mark that no text can
- * hold, so that a grammar can ask for it and nothing else matches it. Not here: walking (grammar_mask.c). */
+ * hold, so that a grammar can ask for it and nothing else matches it. Not here: walking (grammar_mask.c), reading a
+ * tokenizer (grammar_tokens.c). */
 #include <stdlib.h>
 #include "grammar_internal.h"
-#include "tokenizer.h"
 
 typedef struct entry {
     str s;
@@ -57,8 +57,7 @@ static void trie_lay(grammar_vocab *v, token_trie *t, entry *e, size_t n) {
     free(open);
 }
 
-/* v->bytes and v->at are there. */
-static void vocab_lay(grammar_vocab *v) {
+void vocab_lay(grammar_vocab *v) {
     entry *safe = mem_alloc((size_t)(v->n + 1) * sizeof *safe), *rest = mem_alloc((size_t)(v->n + 1) * sizeof *rest);
     size_t n_safe = 0, n_rest = 0;
     v->words = ((size_t)v->n + 63) / 64;
@@ -83,7 +82,7 @@ static void vocab_lay(grammar_vocab *v) {
     free(rest);
 }
 
-static grammar_vocab *vocab_start(int32_t n, const int32_t *eos, size_t n_eos) {
+grammar_vocab *vocab_start(int32_t n, const int32_t *eos, size_t n_eos) {
     grammar_vocab *v = mem_alloc(sizeof *v);
     atomic_init(&v->refs, 1);
     v->n = n;
@@ -93,43 +92,24 @@ static grammar_vocab *vocab_start(int32_t n, const int32_t *eos, size_t n_eos) {
         if (eos[i] >= 0 && eos[i] < n) v->eos[v->n_eos++] = eos[i];
     return v;
 }
-static bool is_eos(const grammar_vocab *v, int32_t id) {
+bool vocab_is_eos(const grammar_vocab *v, int32_t id) {
     for (size_t i = 0; i < v->n_eos; i++)
         if (v->eos[i] == id) return true;
     return false;
 }
-/* Drops what was added since `from` when it can be no token of a text. */
-static void bytes_check(grammar_vocab *v, size_t from) {
+void vocab_bytes_check(grammar_vocab *v, size_t from) {
     size_t n = v->bytes.n - from;
     if (n > TOKEN_BYTES_MAX || (n && memchr(v->bytes.p + from, TOKEN_MARK, n))) v->bytes.n = from;
 }
 
-grammar_vocab *grammar_vocab_new(const tokenizer *t, int32_t n_logits, const int32_t *eos, size_t n_eos) {
-    grammar_vocab *v = vocab_start(n_logits, eos, n_eos);
-    for (int32_t id = 0; id < n_logits; id++) {
-        size_t from = v->bytes.n;
-        v->at[id] = (uint32_t)from;
-        if (id >= tokenizer_size(t) || is_eos(v, id)) continue;
-        if (tokenizer_is_special(t, id)) {
-            char mark[4];
-            buf_add(&v->bytes, mark, gx_token_mark(mark, id));
-        } else {
-            tokenizer_bytes(t, id, &v->bytes);
-            bytes_check(v, from);
-        }
-    }
-    v->at[n_logits] = (uint32_t)v->bytes.n;
-    vocab_lay(v);
-    return v;
-}
 grammar_vocab *grammar_vocab_of(const str *token, int32_t n, const int32_t *eos, size_t n_eos) {
     grammar_vocab *v = vocab_start(n, eos, n_eos);
     for (int32_t id = 0; id < n; id++) {
         size_t from = v->bytes.n;
         v->at[id] = (uint32_t)from;
-        if (is_eos(v, id)) continue;
+        if (vocab_is_eos(v, id)) continue;
         buf_str(&v->bytes, token[id]);
-        bytes_check(v, from);
+        vocab_bytes_check(v, from);
     }
     v->at[n] = (uint32_t)v->bytes.n;
     vocab_lay(v);

@@ -40,6 +40,10 @@ const think_form *think_form_of(const chat_template *t, const tokenizer *k) {
     return NULL;
 }
 
+str think_form_open(const think_form *f) {
+    return mark_spelled(f->open);
+}
+
 /* ---- tool calls -------------------------------------------------------------------------------------------------- */
 /* <tool_call> and what models write in it: an object, <function=…>, or a name with arg_key and arg_value. */
 #define TAGS                                                                                      \

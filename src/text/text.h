@@ -128,6 +128,7 @@ const call_form *call_form_of(const chat_template *t, const tokenizer *k);
 const call_form *call_form_named(const char *name); /* for tests */
 const think_form *think_form_named(const char *name);
 const char *call_form_name(const call_form *f);
+str think_form_open(const think_form *f); /* what opens a block, as it is spelled */
 
 /* The tools a reply may call, in a form that outlives the request. Counted references, any thread. */
 typedef struct tool_list tool_list;

@@ -121,6 +121,21 @@ static str last_turn(str text, str needle) {
     return str_slice(rest, 0, end);
 }
 
+/* The JSON object at the start of s: agents write more behind it. */
+static str object_of(str s) {
+    int depth = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < s.n; i++) {
+        if (quoted)
+            i += s.p[i] == '\\';
+        else
+            depth += (s.p[i] == '{') - (s.p[i] == '}');
+        if (i < s.n && s.p[i] == '"') quoted = !quoted;
+        if (!depth) return str_slice(s, 0, i + 1);
+    }
+    return s;
+}
+
 static void write_sampling(buf *b, const gen_opts *o) {
     const sampling *s = &o->sample;
     buf_printf(
@@ -174,7 +189,7 @@ static void plan_reply(gen *g) {
         buf_free(&one);
     }
     str said = last_turn(buf_view(&text), STR("user\n"));
-    str script = last_turn(said.n ? said : buf_view(&text), STR("script:"));
+    str script = object_of(last_turn(said.n ? said : buf_view(&text), STR("script:")));
     error e = {0};
     const json *j = script.n ? json_read(g->a, script, NULL, &e) : NULL;
     if (j) {

@@ -227,3 +227,55 @@ def test_sdk_count_and_errors(client):
     with pytest.raises(anthropic.BadRequestError) as e:
         client.messages.create(model="m", max_tokens=100, messages=[])
     assert e.value.body["error"]["type"] == "invalid_request_error"
+
+
+# ---- tools -----------------------------------------------------------------------------------------------------------
+TOOLS = [{"name": "get_weather", "description": "d", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}]
+
+
+def call_text(name, arguments):
+    return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
+
+
+TWO_CALLS = "<think>need</think>Looking." + call_text("get_weather", {"city": "Ōsaka \"x\"", "days": 2}) + "\n" + call_text("get_weather", {"city": "Oslo"})
+
+
+def test_tool_use(server):
+    _, r, _ = ask(server, say({"text": TWO_CALLS}), tools=TOOLS)
+    kinds = [b["type"] for b in r["content"]]
+    assert kinds == ["thinking", "text", "tool_use", "tool_use"] and r["stop_reason"] == "tool_use", r
+    first, second = r["content"][2:]
+    assert first["name"] == "get_weather" and first["input"] == {"city": "Ōsaka \"x\"", "days": 2} and first["id"].startswith("toolu_")
+    assert second["input"] == {"city": "Oslo"} and second["id"] != first["id"]
+
+
+def test_tool_use_in_a_stream(server):
+    found = events(server, say({"text": TWO_CALLS, "delay_ms": 1}), tools=TOOLS)
+    starts = [e for e in found if e["type"] == "content_block_start"]
+    assert [e["content_block"]["type"] for e in starts] == ["thinking", "text", "tool_use", "tool_use"]
+    assert [e["index"] for e in starts] == [0, 1, 2, 3] and starts[2]["content_block"]["input"] == {}
+    json_text = "".join(e["delta"]["partial_json"] for e in found if e["type"] == "content_block_delta" and e["index"] == 2)
+    assert json.loads(json_text) == {"city": "Ōsaka \"x\"", "days": 2}
+    stops = [e["index"] for e in found if e["type"] == "content_block_stop"]
+    assert stops == [0, 1, 2, 3] and found[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_tool_choice(server):
+    assert "get_weather" not in prompt(server, [], tools=TOOLS, tool_choice={"type": "none"})
+    assert "get_weather" in prompt(server, [], tools=TOOLS, tool_choice={"type": "auto"})
+    _, r, _ = ask(server, say({"text": TWO_CALLS}), tools=TOOLS, tool_choice={"type": "auto", "disable_parallel_tool_use": True})
+    assert [b["type"] for b in r["content"]].count("tool_use") == 1
+
+
+def test_sdk_agent_loop(client):
+    """A tool round trip as an agent does it: call, result, answer."""
+    ask_user = {"role": "user", "content": "script:" + json.dumps({"text": call_text("get_weather", {"city": "Oslo"})})}
+    with client.messages.stream(model="m", max_tokens=500, messages=[ask_user], tools=TOOLS) as s:
+        reply = s.get_final_message()
+    use = reply.content[-1]
+    assert use.type == "tool_use" and use.input == {"city": "Oslo"} and reply.stop_reason == "tool_use"
+    answer = client.messages.create(model="m", max_tokens=500, tools=TOOLS, messages=[
+        ask_user, {"role": "assistant", "content": [b.model_dump() for b in reply.content]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "4 degrees"},
+                                     {"type": "text", "text": "script:" + json.dumps({"echo": "prompt"})}]}])
+    assert 'assistant\n[get_weather {"city": "Oslo"}]' in answer.content[0].text and "tool\n4 degrees\nuser\n" in answer.content[0].text

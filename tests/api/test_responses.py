@@ -298,3 +298,52 @@ def test_sdk_stream(client):
         text = "".join(e.delta for e in s if e.type == "response.output_text.delta")
         final = s.get_final_response()
     assert text == "Hello" and final.output_text == "Hello" and final.usage.output_tokens == len("<think>why</think>Hello")
+
+
+# ---- tools -----------------------------------------------------------------------------------------------------------
+TOOLS = [{"type": "function", "name": "get_weather", "description": "d", "strict": False,
+          "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}]
+
+
+def call_text(name, arguments):
+    return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
+
+
+TWO_CALLS = "<think>need</think>Looking." + call_text("get_weather", {"city": "Oslo", "days": 2}) + "\n" + call_text("get_weather", {"city": "Rome"})
+
+
+def test_calls(server):
+    _, r, _ = ask(server, say({"text": TWO_CALLS}), tools=TOOLS)
+    assert [i["type"] for i in r["output"]] == ["reasoning", "message", "function_call", "function_call"], r
+    first, second = r["output"][2:]
+    assert first["name"] == "get_weather" and json.loads(first["arguments"]) == {"city": "Oslo", "days": 2} and first["status"] == "completed"
+    assert first["id"].startswith("fc_") and first["call_id"].startswith("call_") and first["call_id"] != second["call_id"]
+    assert r["tools"] == TOOLS and r["status"] == "completed"
+
+
+def test_calls_in_a_stream(server):
+    found = events(server, say({"text": TWO_CALLS, "delay_ms": 1}), tools=TOOLS)
+    added = [e["item"]["type"] for e in found if e["type"] == "response.output_item.added"]
+    assert added == ["reasoning", "message", "function_call", "function_call"]
+    done = [e for e in found if e["type"] == "response.function_call_arguments.done"]
+    assert [json.loads(e["arguments"])["city"] for e in done] == ["Oslo", "Rome"] and [e["output_index"] for e in done] == [2, 3]
+    deltas = "".join(e["delta"] for e in found if e["type"] == "response.function_call_arguments.delta" and e["output_index"] == 2)
+    assert deltas == done[0]["arguments"]
+    assert found[-1]["response"]["output"] == [e["item"] for e in found if e["type"] == "response.output_item.done"]
+
+
+def test_agent_loop_with_previous_response(client):
+    """Call, output, answer, with the conversation kept by the server; the call's turn comes back into the prompt."""
+    first = client.responses.create(model="m", input=say({"text": "<think>t</think>" + call_text("get_weather", {"city": "Oslo"})}), tools=TOOLS)
+    call = first.output[-1]
+    assert call.type == "function_call"
+    second = client.responses.create(model="m", previous_response_id=first.id, tools=TOOLS,
+                                     input=[{"type": "function_call_output", "call_id": call.call_id, "output": "4 degrees"},
+                                            {"role": "user", "content": say({"echo": "prompt"})}])
+    assert 'assistant\n[get_weather {"city": "Oslo"}]' in second.output_text and "tool\n4 degrees\nuser\n" in second.output_text
+
+
+def test_allowed_tools(server):
+    more = [*TOOLS, {"type": "function", "name": "other", "parameters": {"type": "object", "properties": {}}}]
+    text = prompt(server, "x", tools=more, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "other"}]})
+    assert '"other"' in text and "get_weather" not in text

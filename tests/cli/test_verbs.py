@@ -106,6 +106,22 @@ def test_render(hearth, smollm2, tmp_path):
     assert r.returncode == 1 and "no thanks" in r.stderr
 
 
+def test_kv_quant(hearth, tmp_path):
+    """The option reaches the cache: other logits, near the exact ones; what cannot be is refused with the reason."""
+    ids, rows = "7,3,250,12,99,41,5,17", {}
+    for kv in ("off", "8", "4", "turbo"):
+        r = hearth("logits", TINY, "--ids", ids, "--out", tmp_path / kv, "--kv-quant", kv)
+        assert r.returncode == 0, r.stderr
+        rows[kv] = load_file(tmp_path / kv)["logits"]
+    far = [np.abs(rows[kv] - rows["off"]).max() for kv in ("8", "turbo", "4")]
+    assert 0 < far[0] < far[1] < 10 and far[0] < far[2] < 10
+    for kv, text in (("7", "kv-quant must be off, 8, 4, config, turbo"), ("config", "kv_config.json")):
+        r = hearth("logits", TINY, "--ids", ids, "--out", tmp_path / "x", "--kv-quant", kv)
+        assert r.returncode != 0 and text in r.stderr and not (tmp_path / "x").exists()
+    r = hearth("logits", TINY, "--ids", ids, "--out", tmp_path / "x", "--kv-quant", "8", "--kv-group-size", 48)
+    assert r.returncode != 0 and "32, 64 or 128" in r.stderr
+
+
 def test_logits(hearth, tmp_path):
     out, again, ids = tmp_path / "a.safetensors", tmp_path / "b.safetensors", tmp_path / "ids"
     prompt = [3, 17, 200, 9, 41]

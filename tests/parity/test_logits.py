@@ -3,7 +3,7 @@
 Collected only with HEARTH_SHARED=DIR (`./dev test full DIR`), DIR holding oracle/text. What the ordinary tests compare is in
 tests/unit/model_test.c.
 """
-import json, os, struct, subprocess
+import json, os, re, struct, subprocess
 from pathlib import Path
 import numpy as np
 import pytest
@@ -23,8 +23,6 @@ pytestmark = pytest.mark.skipif(not SHARED, reason="HEARTH_SHARED is not set")
 
 def known_types():
     """model_types the program knows, from the one list."""
-    import re
-
     text = (ROOT / "src/model/families.def").read_text()
     return set(re.findall(r'^FAMILY\(\w+, "(\w+)"', text, re.M)) | set(re.findall(r'^REMAP\("(\w+)"', text, re.M))
 
@@ -41,12 +39,13 @@ def checkpoints():
     return out
 
 
-def run(tmp_path, model, ids, greedy=0, numerics="f32", compat=False):
+def run(tmp_path, model, ids, greedy=0, numerics="f32", compat=False, kv=None):
     (tmp_path / "ids").write_text(",".join(map(str, ids)))
     out = tmp_path / "out.safetensors"
     command = [HEARTH, "logits", str(model), "--ids-file", str(tmp_path / "ids"), "--numerics", numerics, "--out", str(out)]
     command += ["--greedy", str(greedy)] if greedy else []
     command += ["--compat", "mlx-lm"] if compat else []
+    command += ["--kv-quant", kv[0], "--kv-group-size", kv[1]] if kv else []
     r = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert r.returncode == 0, r.stderr
     return load_file(out)
@@ -100,6 +99,30 @@ def test_default(name, tmp_path):
     )
     r1 = np.concatenate([g["r1_short_kl"], g["r1_dec_kl"], g["r1_long_kl"][g["long_pos"]], g["r1_declong_kl"]])
     assert middle(mine) <= max(middle(r1) / 100, 5e-6)
+
+
+def kv_goldens():
+    return sorted(p.stem for p in (ORACLE / "goldens").glob("*.kv*.safetensors")) if ORACLE else []
+
+
+@pytest.mark.parametrize("numerics", ["f32", "default"])
+@pytest.mark.parametrize("name", kv_goldens())
+def test_kv(name, numerics, tmp_path):
+    """Quantised caches, mlx-lm's way: the prompt is seen as it was, the reply sees codes (docs/kv-cache.md on the bars)."""
+    g = load_file(ORACLE / f"goldens/{name}.safetensors")
+    model, bits, group = re.fullmatch(r"(.*)\.kv(\d)g(\d+)", name).groups()
+    a = run(tmp_path, ORACLE / "models" / model, g["long_ids"], len(g["dec_ids"]), numerics, True, (bits, group))
+    differs = np.flatnonzero(a["greedy_ids"] != g["dec_ids"])
+    n = differs[0] + 1 if len(differs) else len(g["dec_ids"])
+    mean = kl(g["f32_dec"][:n], a["greedy_logits"][:n]).mean()
+    if numerics == "f32":
+        assert not len(differs)
+        assert mean < 5e-6
+        assert np.abs(a["greedy_logits"] - g["f32_dec"]).max() < (5e-4 if bits == "4" else 5e-2)
+    else:
+        best = np.sort(g["f32_dec"][n - 1])
+        assert not len(differs) or best[-1] - best[-2] < 0.1
+        assert mean < g["r1_dec_kl"].mean() / 10
 
 
 @pytest.mark.parametrize("folder", sorted((ROOT / "tests/data/models").glob("*/definition.bin")), ids=lambda p: p.parent.name)

@@ -163,12 +163,16 @@ static void fake_state_read(device *d, state_store *st, int32_t slot, void *host
 static void fake_state_write(device *d, state_store *st, int32_t slot, const void *host) {
     memcpy(&st->hash[slot], host, sizeof *st->hash);
 }
+static uint64_t fake_kv_saturated(device *d, const kv_cache *kv) {
+    return 0;
+}
 static const device_vtable fake_vt = {.name = "fake",
                                       .close = fake_close,
                                       .alloc = fake_alloc,
                                       .free = fake_free,
                                       .kv_new = fake_kv_new,
                                       .kv_free = fake_kv_free,
+                                      .kv_saturated = fake_kv_saturated,
                                       .state_new = fake_state_new,
                                       .state_free = fake_state_free,
                                       .kv_copy = fake_kv_copy,
@@ -257,6 +261,9 @@ size_t output_finish(output *o, const output_event **ev) {
 }
 int32_t output_forced(const output *o) {
     return -1;
+}
+output_phase output_phase_of(const output *o) {
+    return OUTPUT_ANSWERS;
 }
 void tokenizer_free(tokenizer *t) {}
 int32_t tokenizer_size(const tokenizer *t) {

@@ -98,6 +98,24 @@ static void wait_steps(int n) {
     assert_true(fake.steps >= n);
 }
 
+/* Token i stands for one letter: '0' + i. */
+static grammar *letters_grammar(const char *regex) {
+    char letter[FAKE_VOCAB];
+    str token[FAKE_VOCAB];
+    for (int i = 0; i < FAKE_VOCAB; i++) {
+        letter[i] = (char)('0' + i);
+        token[i] = (str){&letter[i], 1};
+    }
+    const int32_t eos = FAKE_EOS;
+    grammar_vocab *v = grammar_vocab_of(token, FAKE_VOCAB, &eos, 1);
+    error err = {0};
+    grammar *g = grammar_compile(&(grammar_spec){.kind = GRAMMAR_REGEX, .text = str_of(regex)}, v, &err);
+    if (!g) fail_msg("%s", err.msg);
+    grammar_vocab_drop(v);
+    return g;
+}
+static grammar *promise_grammar; /* of some requests of promise 2 */
+
 /* ---- promise 2 --------------------------------------------------------------------------------------------------- */
 static void request_random(request *q, int i) {
     request_make(q, 1 + random_below(i % 3 ? 90 : 600), random_below(120));
@@ -107,6 +125,7 @@ static void request_random(request *q, int i) {
         if (random_below(2)) s->top_k = 5;
         if (random_below(2)) s->repetition_penalty = 1.4f, s->repetition_window = 20;
     }
+    if (i % 4 == 3) q->o.grammar = promise_grammar;
     q->o.logprobs = random_below(2);
     q->o.ignore_eos = random_below(3) > 0;
 }
@@ -116,6 +135,7 @@ static void company(int groups, size_t state_bytes, size_t budget_pages, int bat
     static request q[N];
     static result lone[N], mixed[N];
     gen *g[N];
+    promise_grammar = letters_grammar("([A-H]{3,9}[0-5]?|[a-f]+[:;]){2,400}");
     for (int i = 0; i < N; i++) request_random(&q[i], i);
 
     fake_reset();
@@ -156,6 +176,8 @@ static void company(int groups, size_t state_bytes, size_t budget_pages, int bat
     assert_true(fake.rows_most <= fake.rows_max && fake.seqs_most <= batch);
     if (batch > 1) assert_true(fake.seqs_most > 1);
     engine_close(e);
+    grammar_drop(promise_grammar);
+    promise_grammar = NULL;
 }
 static void same_in_company(void **state) {
     company(1, 0, 0, 4, 64, 2);
@@ -844,8 +866,49 @@ static void waiting_requests_are_bounded(void **state) {
     engine_close(e);
 }
 
+static void a_grammar_holds_and_ends(void **state) {
+    enum { N = 6 };
+    static request q[N];
+    static result r[N];
+    fake_reset();
+    engine_opts o = fake_opts();
+    engine *e = open_or_fail(&o);
+    grammar *g = letters_grammar("[A-H]{5}[a-c]{2,3}1");
+    gen *run_[N];
+    for (int i = 0; i < N; i++) {
+        request_make(&q[i], 3 + i, 100);
+        q[i].o.grammar = g;
+        q[i].o.ignore_eos = i % 2;
+        q[i].o.logprobs = true;
+        if (i > 2) q[i].o.sample = (sampling){.temperature = 2, .top_p = i > 4 ? 0.8f : 1, .has_seed = true, .seed = 5};
+        run_[i] = submit_or_fail(e, &q[i].o);
+    }
+    for (int i = 0; i < N; i++) {
+        memset(&r[i], 0, sizeof r[i]);
+        read_all(run_[i], &r[i]);
+        gen_free(run_[i]);
+        assert_int_equal(r[i].why, FINISH_STOP); /* no end-of-reply token was needed */
+        assert_in_range(r[i].n, 8, 9);
+        for (int k = 0; k < r[i].n; k++) {
+            char c = (char)('0' + r[i].token[k]);
+            assert_true(k < 5 ? c >= 'A' && c <= 'H' : k == r[i].n - 1 ? c == '1' : c >= 'a' && c <= 'c');
+            assert_true(r[i].logprob[k] < -0.5f); /* of the whole distribution, not of what was left */
+        }
+    }
+    grammar_drop(g);
+    g = letters_grammar("[A-H]{5}(1*)"); /* it may end, or go on: the reply's end is the model's choice */
+    request_make(&q[0], 4, 12);
+    q[0].o.grammar = g;
+    run(e, &q[0].o, &r[0]);
+    assert_true(r[0].why == FINISH_LENGTH || r[0].why == FINISH_STOP);
+    assert_in_range(r[0].n, 5, 12);
+    grammar_drop(g);
+    engine_close(e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_grammar_holds_and_ends),
         cmocka_unit_test(same_in_company),
         cmocka_unit_test(same_in_large_batches),
         cmocka_unit_test(same_with_windows),

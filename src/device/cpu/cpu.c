@@ -2,6 +2,7 @@
  * Not here: the operations (vec_body.h, attend_body.h, linear_*.c), the cache (kv.c). See docs/devices.md. */
 #include <cpuid.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include "internal.h"
 #include "linear.h"
 
@@ -161,6 +162,7 @@ static bool rope_init(cpu_device *c, error *err) {
     c->rope_bytes = ROPE_TABLES * floats * sizeof(float); /* address space; touched as far as used */
     float *p = c->rope_mem = mem_try(c->rope_bytes, 64, err);
     if (!p) return false;
+    madvise(p, c->rope_bytes, MADV_NOHUGEPAGE); /* 2 MiB pages would make what is touched four times that */
     for (int i = 0; i < ROPE_TABLES; i++, p += floats) {
         c->rope[i].pos = (void *)p;
         c->rope[i].cos_sin = p + rows;

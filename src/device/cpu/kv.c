@@ -169,6 +169,7 @@ kv_cache *cpu_kv_new(device *d, const kv_spec *spec, error *err) {
     if (kv->scores_bytes && !(kv->scores = mem_try(kv->scores_bytes, OS_PAGE, err))) goto fail;
     if (!(kv->work = mem_try(kv->work_bytes, OS_PAGE, err)) || !(kv->parts = mem_try(kv->parts_bytes, OS_PAGE, err)))
         goto fail;
+    madvise(kv->parts, kv->parts_bytes, MADV_NOHUGEPAGE); /* touched here and there */
     return kv;
 fail:
     error_prefix(err, "KV cache: ");
