@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the tests and closes with "N passed, N failed". Called by ./dev test, which sets PYTHON.
+# Runs the tests and closes with "N passed, N failed". Called by ./dev test, which sets PYTHON and CLIENTS_PYTHON.
 #   (nothing)   lint, unit and op tests (plain and under sanitizers), pytest, a short fuzz run
 #   full DIR    the long comparison over the given material (HEARTH_SHARED=DIR pytest)
-#   unit | op | python | lint | fuzz   one part
+#   unit | op | python | clients | lint | fuzz   one part
 set -uo pipefail
 cd "$(dirname "$0")/.."
 passed=0 failed=0 skipped=0
@@ -76,6 +76,11 @@ part_python() { # the HTTP surface a second time with a sanitized server
     BUILD=build-asan run_pytest "asan pytest tests/api" tests/api --ignore tests/api/test_library.py --ignore tests/api/test_smollm2.py
 }
 
+part_clients() { # other people's programs, unmodified: litellm, LangChain, aider, schemathesis
+    step "build" make -s -j"$jobs" all tests
+    PYTHON="$CLIENTS_PYTHON" run_pytest "pytest tests/clients" tests/clients
+}
+
 part_fuzz() { # each target for a short while
     timeout -k 10 1200 tools/fuzz.sh "${FUZZ_SECONDS:-10}" >"$log" 2>&1
     local status=$?
@@ -92,9 +97,9 @@ part_full() {
 }
 
 case "${1:-all}" in
-all) part_lint; part_unit; part_op; part_python; part_fuzz ;;
-lint | unit | op | python | fuzz | full) "part_$1" "${@:2}" ;;
-*) echo "usage: tools/test.sh [lint|unit|op|python|fuzz|full DIR]" >&2 && exit 2 ;;
+all) part_lint; part_unit; part_op; part_python; part_clients; part_fuzz ;;
+lint | unit | op | python | clients | fuzz | full) "part_$1" "${@:2}" ;;
+*) echo "usage: tools/test.sh [lint|unit|op|python|clients|fuzz|full DIR]" >&2 && exit 2 ;;
 esac
 [ "$skipped" = 0 ] || echo "$skipped skipped (named above)"
 echo "$passed passed, $failed failed"

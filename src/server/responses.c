@@ -490,6 +490,8 @@ static bool own_input(arena *a, const json *v, const json **out, error *err) {
         for (uint32_t i = 0; i < v->n; i++) json_list_add(&items, own_item(a, json_at(v, i)));
     } else if (v && !json_is(v, JSON_NULL)) {
         return body_wrong_type("input", "string or array of items", v, err);
+    } else {
+        return error_field(err, ERR_INVALID, "input", "input is required");
     }
     json *built = arena_alloc(a, sizeof *built);
     *built = json_list_built(&items);

@@ -281,7 +281,7 @@ bool responses_translate(const json *body, const json *const *items, size_t n_it
         return false;
     const json *effort = json_get(reasoning, "effort");
     if (effort && !json_is(effort, JSON_NULL)) json_put(&t->core, "reasoning_effort", *effort);
-    if (!t->messages.n) return error_field(err, ERR_INVALID, "input", "input has no messages");
+    if (!t->messages.n) translation_message(t, "user", STR("")); /* Codex probes a server with an empty input */
     json_put(&t->core, "messages", json_list_built(&t->messages));
     return true;
 }

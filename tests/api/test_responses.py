@@ -159,7 +159,7 @@ def test_hosted_tools_and_unknown_items_are_told(server):  # peers case 046
 
 
 @pytest.mark.parametrize("fields, param", [
-    ({"input": 5}, "input"), ({"input": []}, "input"), ({}, "input"), ({"input": [5]}, "input[0]"), ({"input": "x", "max_output_tokens": "a"}, "max_output_tokens"),
+    ({"input": 5}, "input"), ({}, "input"), ({"input": None}, "input"), ({"input": [5]}, "input[0]"), ({"input": "x", "max_output_tokens": "a"}, "max_output_tokens"),
     ({"input": "x", "background": True}, "background"), ({"input": "x", "conversation": "c"}, "conversation"), ({"input": "x", "prompt": {"id": "p"}}, "prompt"),
     ({"input": "x", "tools": 5}, "tools"), ({"input": "x", "tools": [{"type": "function"}]}, "tools[0]"), ({"input": "x", "tool_choice": 5}, "tool_choice"),
     ({"input": "x", "text": {"format": {"type": "xml"}}}, "text.format"), ({"input": "x", "reasoning": "high"}, "reasoning"),
