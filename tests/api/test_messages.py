@@ -279,3 +279,45 @@ def test_sdk_agent_loop(client):
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "4 degrees"},
                                      {"type": "text", "text": "script:" + json.dumps({"echo": "prompt"})}]}])
     assert 'assistant\n[get_weather {"city": "Oslo"}]' in answer.content[0].text and "tool\n4 degrees\nuser\n" in answer.content[0].text
+
+
+def test_sdk_tool_runner(client):
+    """The package's own agent loop: it calls the function and sends the result back; the second turn asks for no tool."""
+    seen = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Weather of a city.
+
+        Args:
+            city: its name
+        """
+        seen.append(city)
+        return 'script:{"text":"Cold."}'
+
+    runner = client.beta.messages.tool_runner(model="m", max_tokens=500, tools=[get_weather],
+                                              messages=say({"text": call_text("get_weather", {"city": "Oslo"}), "once": True}), max_iterations=2)
+    messages = list(runner)
+    assert seen[0] == "Oslo" and messages[0].stop_reason == "tool_use"
+
+
+def test_all_surfaces_say_the_same(real):
+    """One model, one question, greedy: the texts are equal, whole and in streams."""
+    s = real("tests/data/models/drafter-4bit")
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    texts = {}
+    for stream in (False, True):
+        status, _, data = s.call("POST", "/v1/chat/completions", {"messages": question, "temperature": 0, "max_tokens": 200})
+        texts["chat"] = json.loads(data)["choices"][0]["message"]["content"]
+        if stream:
+            found = events(s, question, temperature=0, max_tokens=200)
+            texts["messages stream"] = "".join(e["delta"].get("text", "") for e in found if e["type"] == "content_block_delta")
+            usage = found[-2]["usage"]
+        else:
+            _, r, _ = ask(s, question, temperature=0, max_tokens=200)
+            texts["messages"], usage = "".join(b.get("text", "") for b in r["content"]), r["usage"]
+        assert usage["input_tokens"] + usage["cache_read_input_tokens"] == json.loads(data)["usage"]["prompt_tokens"]
+        _, _, data = s.call("POST", "/v1/responses", {"input": question, "temperature": 0, "max_output_tokens": 200})
+        r = json.loads(data)
+        texts["responses"] = "".join(p["text"] for i in r["output"] if i["type"] == "message" for p in i["content"])
+    assert len(set(texts.values())) == 1 and len(texts) == 4 and texts["chat"], texts
