@@ -93,18 +93,37 @@ bool body_sort(unsigned surface, const json *body, json_builder *core, buf *unkn
     return true;
 }
 
+/* Core fields that come out of nested ones. */
+static const struct {
+    unsigned surface;
+    const char *from, *to;
+} nested[] = {
+    {SURFACE_RESPONSES, "response_format.json_schema", "text.format"},
+    {SURFACE_RESPONSES, "response_format", "text.format"},
+    {SURFACE_RESPONSES, "reasoning_effort", "reasoning.effort"},
+    {SURFACE_MESSAGES, "response_format.json_schema", "output_config.format"},
+    {SURFACE_MESSAGES, "response_format", "output_config.format"},
+    {SURFACE_MESSAGES, "reasoning_effort", "output_config.effort"},
+};
+
+static bool rename_one(const char *from, const char *to, error *err) {
+    size_t n = strlen(from);
+    if (strncmp(err->param, from, n) || (err->param[n] && err->param[n] != '.' && err->param[n] != '[')) return false;
+    char param[sizeof err->param], msg[sizeof err->msg];
+    snprintf(param, sizeof param, "%s%.*s", to, (int)(sizeof param - 1 - strlen(to)), err->param + n);
+    bool begins = strncmp(err->msg, from, n) == 0; /* messages begin with the field */
+    snprintf(msg, sizeof msg, "%s%.*s", begins ? to : "", (int)(sizeof msg - 64), err->msg + (begins ? n : 0));
+    memcpy(err->param, param, sizeof param);
+    memcpy(err->msg, msg, sizeof msg);
+    return true;
+}
+
 void body_error_rename(unsigned surface, error *err) {
-    const surface_field *f = NULL;
-    while (err && err->param[0] && (f = surface_field_next(surface, f))) {
-        if (f->class != FIELD_PASS || !f->to || strcmp(f->to, err->param) || !strcmp(f->to, f->name)) continue;
-        char msg[sizeof err->msg];
-        size_t n = strlen(f->to);
-        const char *rest = strncmp(err->msg, f->to, n) ? NULL : err->msg + n; /* messages begin with the field */
-        snprintf(msg, sizeof msg, "%s%s", rest ? f->name : "", rest ? rest : err->msg);
-        memcpy(err->msg, msg, sizeof msg);
-        snprintf(err->param, sizeof err->param, "%s", f->name);
-        return;
-    }
+    if (!err || !err->param[0]) return;
+    for (size_t i = 0; i < COUNT(nested); i++)
+        if ((nested[i].surface & surface) && rename_one(nested[i].from, nested[i].to, err)) return;
+    for (const surface_field *f = NULL; (f = surface_field_next(surface, f));)
+        if (f->class == FIELD_PASS && f->to && rename_one(f->to, f->name, err)) return;
 }
 
 /* ---- single fields ----------------------------------------------------------------------------------------------- */

@@ -61,3 +61,14 @@ def test_logprobs(server):
 def test_embeddings(server):
     e = OpenAIEmbeddings(model="m", base_url=server.url + "/v1", api_key="k", check_embedding_ctx_length=False)
     assert len(e.embed_documents(["a", "b"])) == 2 and len(e.embed_query("c")) == 8
+
+
+def test_structured_output(model):
+    from pydantic import BaseModel
+
+    class Place(BaseModel):
+        city: str
+        big: bool
+
+    chain = model.with_structured_output(Place, method="json_schema")
+    assert chain.invoke([say({"text": '{"city":"Oslo","big":false}'})]) == Place(city="Oslo", big=False)
