@@ -10,6 +10,7 @@
 
 /* ---- framing ----------------------------------------------------------------------------------------------------- */
 typedef struct framing {
+    size_t bytes;
     int lengths, encodings, hosts, bad_names, bad_values, bad_encoding, bad_length;
 } framing;
 
@@ -20,6 +21,7 @@ static bool token_char(unsigned char c) {
 static enum MHD_Result framing_header(void *arg, enum MHD_ValueKind kind, const char *key, size_t key_n,
                                       const char *value, size_t value_n) {
     framing *f = arg;
+    f->bytes += key_n + value_n + 4;
     for (size_t i = 0; i < key_n; i++) f->bad_names += !token_char((unsigned char)key[i]);
     f->bad_names += key_n == 0;
     for (size_t i = 0; i < value_n; i++) f->bad_values += !value[i] || value[i] == '\r' || value[i] == '\n';
@@ -39,6 +41,8 @@ static enum MHD_Result framing_header(void *arg, enum MHD_ValueKind kind, const 
 bool guard_framing(http_req *q, error *err) {
     framing f = {0};
     MHD_get_connection_values_n(q->mc, MHD_HEADER_KIND, framing_header, &f);
+    q->head_n = f.bytes;
+    if (q->needs_host && !f.hosts) return error_set(err, ERR_INVALID, "HTTP/1.1 needs a Host header");
     if (q->cn->nul_in_url) return error_set(err, ERR_INVALID, "the request path holds a NUL byte");
     if (q->cn->space_in_url) return error_set(err, ERR_INVALID, "the request target holds white space");
     if (f.bad_names) return error_set(err, ERR_INVALID, "a header name holds a character that names may not have");

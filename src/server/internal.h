@@ -57,6 +57,8 @@ struct http_req {
     str authority;          /* of a target in absolute form: it replaces Host */
     buf body;               /* owns */
     int64_t body_left;      /* bytes announced; -1: unknown */
+    size_t head_n;          /* bytes of the headers */
+    bool needs_host;        /* HTTP/1.1 */
     bool origin_ok;         /* Origin is present and allowed: CORS headers are sent */
     bool drop_body, close_after;
     atomic_int phase; /* PHASE_* */
@@ -334,8 +336,9 @@ struct conn {
     uint64_t deadline_ns;        /* 0: none */
     atomic_ullong stalled_since; /* the client takes nothing from its stream; 0: it does */
     bool nul_in_url, space_in_url, refused;
-    char *target; /* owns; the request target as it was sent, kept by the parent of --isolate */
-    http_req *q;  /* borrows; the request in progress */
+    size_t target_n; /* bytes of the request target */
+    char *target;    /* owns; the request target as it was sent, kept by the parent of --isolate */
+    http_req *q;     /* borrows; the request in progress */
     conn *next, *prev;
 };
 typedef struct watch watch;

@@ -19,8 +19,11 @@
 #include "response_store.h"
 
 enum {
-    REFUSED_BODY_MAX = 1 << 20
-}; /* of a refused request: read and thrown away, so that the client sees the answer */
+    REFUSED_BODY_MAX = 1 << 20, /* of a refused request: read and thrown away, so that the client sees the answer */
+    TARGET_MAX = 8 << 10,
+    HEAD_MAX = 16 << 10,  /* headers beyond are answered with our 431 */
+    POOL_BYTES = 32 << 10 /* libmicrohttpd's memory for a connection, all of it touched; beyond are its own 431s */
+};
 
 /* ---- workers ----------------------------------------------------------------------------------------------------- */
 static void work_put(server *s, http_req *q) {
@@ -157,13 +160,28 @@ static bool body_fits(const http_req *q, uint64_t n, error *err) {
     return true;
 }
 
+/* Head sizes that are refused: the status, 0 when there is nothing against it. */
+static int head_too_large(const http_req *q, error *err) {
+    if (q->cn->target_n > TARGET_MAX)
+        return error_set(err, ERR_TOO_LARGE, "the request target has %zu bytes; at most %d are read", q->cn->target_n,
+                         TARGET_MAX),
+               414;
+    if (q->head_n > HEAD_MAX)
+        return error_set(err, ERR_TOO_LARGE, "the headers have %zu bytes; at most %d are read", q->head_n, HEAD_MAX),
+               431;
+    return 0;
+}
+
 static enum MHD_Result receive_head(http_req *q) {
     error e = {0};
     const char *length = http_get_header(q, "Content-Length");
     watch_phase(q->s->watch, q->cn, CONN_BODY, q);
-    if (!guard_framing(q, &e)) {
+    bool framed = guard_framing(q, &e);
+    int status = framed ? head_too_large(q, &e) : 0;
+    if (!framed || status) {
         q->close_after = true;
         refuse(q, &e);
+        if (status) q->status = status;
         return http_send(q);
     }
     int64_t n = 0;
@@ -253,6 +271,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *mc, const ch
         conn *c = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
         str authority = {0};
         *state = q = http_new(s, mc, c, method, target_path(url, &authority));
+        q->needs_host = !strcmp(version, "HTTP/1.1");
         if (authority.p) q->authority = (str){arena_copy(q->a, authority.p, authority.n), authority.n};
         atomic_fetch_add(&s->n.active, 1);
         return receive_head(q);
@@ -317,6 +336,7 @@ static void *on_url(void *arg, const char *url, struct MHD_Connection *mc) {
     server *s = arg;
     conn *c = MHD_get_connection_info(mc, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
     c->nul_in_url = strstr(url, "%00") != NULL;
+    c->target_n = strlen(url);
     c->space_in_url = strpbrk(url, " \t\r\n\v\f") != NULL;
     if (s->front) { /* libmicrohttpd shows the target decoded only */
         str authority;
@@ -457,13 +477,13 @@ static server *start(engine *e, const pool_opts *children, const server_opts *o,
     if (!(s->watch = watch_new(s, err))) goto fail;
     if (!children && s->o.response_store && !store_open(s, err)) goto fail;
     if (children && !(s->front = front_new(s, children, err))) goto fail;
-    s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
-            (children ? MHD_ALLOW_UPGRADE : 0),
-        0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o.connections_max, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)(32 << 10), MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_complete, s,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, on_url, s, MHD_OPTION_END);
+    s->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+                                     (children ? MHD_ALLOW_UPGRADE : 0),
+                                 0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+                                 MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_CONNECTION_LIMIT,
+                                 (unsigned)s->o.connections_max, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
+                                 MHD_OPTION_NOTIFY_COMPLETED, on_complete, s, MHD_OPTION_NOTIFY_CONNECTION,
+                                 on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, on_url, s, MHD_OPTION_END);
     if (!s->daemon) {
         error_set(err, ERR_IO, "libmicrohttpd does not start (out of file descriptors or threads?)");
         goto fail;

@@ -181,6 +181,21 @@ def test_body_too_large(start):
     assert s.chat({"text": "fine"})[0] == 200
 
 
+def test_head_errors_are_json(server):
+    """Of what is wrong with a head, all but bytes that are no HTTP at all is answered in the API's own way."""
+    get = b"GET %s HTTP/1.1\r\n%s\r\n"
+    host = b"Host: localhost\r\n"
+    for data, status in ((get % (b"/health", b""), 400), (get % (b"/a b", host), 400), (get % (b"/health", host + host), 400),
+                         (get % (b"/" + b"x" * 9000, host), 414), (get % (b"/health", host + b"X: " + b"y" * 20000 + b"\r\n"), 431),
+                         (get % (b"/health", host + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 120) for i in range(150))), 431),
+                         (get % (b"/nope", host), 404)):
+        reply = exchange(server, data[:-2] + b"Connection: close\r\n\r\n")
+        assert reply.split(b"\r\n\r\n", 1)[1][:1] == b"{", (data[:60], reply[:400])
+        assert status_of(reply) == status and body_of(reply)["error"]["message"], reply[:300]
+    reply = exchange(server, b"GET /health HTTP/1.0\r\n\r\n")
+    assert status_of(reply) == 200
+
+
 def test_headers_too_large(server):
     assert status_of(exchange(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 1048576 + b"\r\n\r\n")) in (413, 431, 400)
     many = b"".join(b"X-%d: y\r\n" % i for i in range(10000))
