@@ -12,7 +12,10 @@
 #include "../server/server.h"
 #include "cli.h"
 
-enum { GRACE_S = 60 /* after the drain: for what is written to disk; then the process is ended */ };
+enum {
+    GRACE_S = 60, /* after the drain: for what is written to disk; then the process is ended */
+    SMALL_CONTEXT = 4096
+};
 
 static bool log_options(const options *o, error *err) {
     log_level level;
@@ -198,15 +201,37 @@ static char *name_of(const char *path, const hub_model *store, size_t n) {
     return mem_strndup(s.p, s.n);
 }
 
+typedef struct front_run {
+    const options *o;
+    atomic_int refused; /* exit code of a child that would not serve: it becomes ours */
+} front_run;
+
 static void on_ready(void *arg) {
     cli_notify("READY=1");
 }
 
-/* The exit code of a child that would not serve becomes ours. */
 static void on_refused(void *arg, int exit_code) {
-    atomic_int *code = arg;
-    atomic_store(code, exit_code);
+    front_run *r = arg;
+    atomic_store(&r->refused, exit_code);
     kill(getpid(), SIGTERM);
+}
+
+/* By the plan, from headers: with the context asked for, else a small one. */
+static uint64_t need_of(void *arg, const char *path) {
+    const front_run *r = arg;
+    engine_opts e;
+    error first = {0}, ignored = {0}; /* its own process will say it */
+    fit_report *fit = mem_alloc(sizeof *fit);
+    bool known = cli_engine_opts(r->o, path, false, &e, &ignored);
+    if (known && !e.context_length) {
+        e.context_length = SMALL_CONTEXT;
+        known = engine_fit(&e, fit, &first);
+        if (!known) e.context_length = 0; /* more than the model has */
+    }
+    if (known || first.code) known = engine_fit(&e, fit, &ignored);
+    uint64_t need = known ? fit->plan.need_bytes : 0;
+    free(fit);
+    return need;
 }
 
 /* The default model, and with --model-pool every other one of the store. *id is the default's name. */
@@ -232,7 +257,7 @@ static bool serve_front(const options *o, const char *path, const server_opts *s
     char *id = NULL;
     pool_model *models = pool_of(o, path, store, n_store, &id, &n);
     text_list args = {0};
-    atomic_int refused = 0;
+    front_run run = {.o = o};
     static const char *const first[] = {"hearth", "serve"};
     args.p = mem_alloc(2 * sizeof *args.p);
     for (; args.n < 2; args.n++) args.p[args.n] = first[args.n];
@@ -247,9 +272,10 @@ static bool serve_front(const options *o, const char *path, const server_opts *s
                    .n_models = n,
                    .resident_max = (int)o->model_pool,
                    .drain_ms = (int)o->drain_timeout * 1000,
+                   .need = need_of,
                    .on_ready = on_ready,
                    .on_refused = on_refused,
-                   .arg = &refused};
+                   .arg = &run};
     p.budget = o->memory_budget > 0 ? (uint64_t)(o->memory_budget * 1e9) : limit_memory() / 4 * 3;
     server *s = server_start_front(&p, so, err);
     if (s) {
@@ -258,7 +284,7 @@ static bool serve_front(const options *o, const char *path, const server_opts *s
         ending end = {0};
         ending_start(&end, o, s, false);
         ending_wait(&end);
-        *code = atomic_load(&refused);
+        *code = atomic_load(&run.refused);
     }
     free(args.p);
     free(models);

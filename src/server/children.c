@@ -36,6 +36,8 @@ static const char *const state_names[] = {"off", "loading", "ready", "draining",
 struct backend {
     const pool_model *model; /* borrows */
     backend_state state;
+    uint64_t need;       /* bytes to serve at all */
+    bool measured;       /* o.need was asked */
     bool wanted;         /* a request waits for it; or it is the default at the start */
     bool cold;           /* being loaded because a request asked: requests wait for it */
     bool healthy;        /* what the last poll said */
@@ -92,7 +94,7 @@ static uint64_t resident_bytes(pid_t pid) {
 
 /* What a child may grow to: an even share, or what its model needs. */
 static uint64_t share(const children *p, const backend *b) {
-    return MIN(MAX(p->o.budget / (uint64_t)p->o.resident_max, b->model->bytes), p->o.budget);
+    return MIN(MAX(p->o.budget / (uint64_t)p->o.resident_max, b->need), p->o.budget);
 }
 
 /* Do all children fit when each has grown to its share? */
@@ -109,7 +111,7 @@ static bool fits_for_good(const children *p, const backend *b) {
 
 /* Do they fit for now: what the others have in memory, and what this one needs to serve? */
 static bool fits_for_now(const children *p, const backend *b) {
-    uint64_t sum = b->model->bytes;
+    uint64_t sum = b->need;
     for (size_t i = 0; i < p->o.n_models; i++)
         if (p->b[i].pid) sum += resident_bytes(p->b[i].pid);
     return p->o.budget && sum <= p->o.budget;
@@ -414,10 +416,27 @@ static void children_end(children *p) {
     }
 }
 
+/* Without the lock: how much the models that are wanted need. Headers are read for that, once. */
+static void measure(children *p) {
+    for (size_t i = 0; i < p->o.n_models && p->o.need && p->o.n_models > 1; i++) {
+        backend *b = &p->b[i];
+        pthread_mutex_lock(&p->mu);
+        bool ask = b->wanted && !b->measured;
+        pthread_mutex_unlock(&p->mu);
+        if (!ask) continue;
+        uint64_t need = p->o.need(p->o.arg, b->model->path);
+        pthread_mutex_lock(&p->mu);
+        b->measured = true;
+        if (need) b->need = need;
+        pthread_mutex_unlock(&p->mu);
+    }
+}
+
 static void *children_main(void *arg) {
     children *p = arg;
     struct pollfd *fds = mem_alloc((p->o.n_models + 1) * sizeof *fds);
     for (bool stop = false; !stop;) {
+        measure(p);
         pthread_mutex_lock(&p->mu);
         bool changed = reap(p);
         stop = p->stopping;
@@ -621,7 +640,8 @@ children *children_new(front *f, const pool_opts *o, error *err) {
     if (!p->o.quick_ms) p->o.quick_ms = 10000;
     if (!p->o.backoff_ms) p->o.backoff_ms = 5000;
     p->b = mem_alloc(o->n_models * sizeof *p->b);
-    for (size_t i = 0; i < o->n_models; i++) p->b[i] = (backend){.model = &o->models[i], .pidfd = -1, .pool = p};
+    for (size_t i = 0; i < o->n_models; i++)
+        p->b[i] = (backend){.model = &o->models[i], .need = o->models[i].bytes, .pidfd = -1, .pool = p};
     p->b[0].wanted = true;
     p->env = child_env();
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

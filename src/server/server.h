@@ -54,7 +54,7 @@ void server_set_failed(server *s, const char *why);
 /* ---- isolation: the parent of --isolate has no engine and passes requests on to children ---- */
 typedef struct pool_model {
     const char *id, *path;
-    uint64_t bytes; /* memory it needs to serve at all */
+    uint64_t bytes; /* memory it needs to serve at all, as far as its files say */
 } pool_model;
 /* All borrowed until server_stop. */
 typedef struct pool_opts {
@@ -65,9 +65,11 @@ typedef struct pool_opts {
     size_t n_models;
     int resident_max; /* children at a time; 0: 1 */
     uint64_t budget;  /* bytes they may use together; 0: no limit known */
-    int drain_ms;     /* a child that leaves lets its requests end for so long; 0: 120 s */
-    int quick_ms;     /* a child that dies sooner after its start than this ... 0: 10 s */
-    int backoff_ms;   /* ... is started again only after this; 0: 5 s */
+    /* A better answer than pool_model.bytes, asked before a model is first started; 0: none. May be NULL. */
+    uint64_t (*need)(void *arg, const char *path);
+    int drain_ms;   /* a child that leaves lets its requests end for so long; 0: 120 s */
+    int quick_ms;   /* a child that dies sooner after its start than this ... 0: 10 s */
+    int backoff_ms; /* ... is started again only after this; 0: 5 s */
     /* From the pool's thread. The default model serves for the first time; its child refused to (exit code): the parent
      * should end. May be NULL. */
     void (*on_ready)(void *arg);
