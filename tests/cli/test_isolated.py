@@ -1,9 +1,11 @@
 """`hearth serve --isolate` with real (tiny) models: crashes, exit codes, a pool of the store's models, the service manager."""
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 
@@ -16,14 +18,17 @@ MODELS = DATA / "models"
 
 class Serve:
     def __init__(self, *args, env=None):
-        self.process = subprocess.Popen([HEARTH, "serve", *map(str, args), "--port", "0"], stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
-        self.log = []
-        for line in self.process.stderr:
-            self.log.append(line)
-            if "/v1" in line and "API" in line:
-                self.url = line.split()[-1].removesuffix("/v1")
-                break
-        os.set_blocking(self.process.stderr.fileno(), False)
+        self.log = tempfile.TemporaryFile("w+")  # not a pipe: nobody would empty it
+        self.process = subprocess.Popen([HEARTH, "serve", *map(str, args), "--port", "0"], stderr=self.log, env={**os.environ, **(env or {})})
+        end = time.time() + 30
+        while not (found := re.search(r"http://\S*(?=/v1\n)", self.said())):
+            assert time.time() < end and self.process.poll() is None, self.said()
+            time.sleep(0.01)
+        self.url = found[0]
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()
 
     def call(self, path, body=None):
         request = urllib.request.Request(self.url + path, json.dumps(body).encode() if body is not None else None)
@@ -39,7 +44,7 @@ class Serve:
             if self.call("/health")[0] == 200:
                 return self
             time.sleep(0.02)
-        raise AssertionError(f"not ready: {self.log}")
+        raise AssertionError(f"not ready: {self.said()}")
 
     def complete(self, model=None, prompt="a b c", **fields):
         return self.call("/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": True, **fields})
