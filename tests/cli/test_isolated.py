@@ -18,7 +18,7 @@ MODELS = DATA / "models"
 
 class Serve:
     def __init__(self, *args, env=None):
-        self.log = tempfile.TemporaryFile("w+")  # not a pipe: nobody would empty it
+        self.log = tempfile.TemporaryFile("a+")  # not a pipe: nobody would empty it
         self.process = subprocess.Popen([HEARTH, "serve", *map(str, args), "--port", "0"], stderr=self.log, env={**os.environ, **(env or {})})
         end = time.time() + 30
         while not (found := re.search(r"http://\S*(?=/v1\n)", self.said())):
