@@ -18,23 +18,48 @@ static bool quiesce(server *s, error *err) {
     return error_set(err, ERR_UNAVAILABLE, "%d generations still run", st.running + st.waiting);
 }
 
-/* Lets what runs end, then writes the prompt cache where the next process finds it. Serves again afterwards. */
+static void put_counts(buf *b, const engine *e, uint64_t saved) {
+    engine_stats st;
+    engine_stats_get(e, &st);
+    buf_printf(
+        b,
+        "\"demotions\":%llu,\"entries\":%llu,\"pending_spills\":%llu,\"dropped_spills\":%llu,\"failed_spills\":%llu}",
+        (unsigned long long)saved, (unsigned long long)st.ssd.entries, (unsigned long long)st.ssd.pending_spills,
+        (unsigned long long)st.ssd.dropped_spills, (unsigned long long)st.ssd.failed_spills);
+}
+
+/* Lets what runs end, then writes the prompt cache where the next process finds it. Serves again afterwards. Without an
+ * SSD cache there is nothing to write to, and nothing to fail. */
 void route_admin_drain(http_req *q) {
     error e = {0};
-    bool quiet = quiesce(q->s, &e);
+    engine *en = atomic_load(&q->s->e);
+    uint64_t saved = 0;
+    bool ok = quiesce(q->s, &e) && (engine_cache_flush(en, QUIET_MS, &saved, &e) || e.code == ERR_UNSUPPORTED);
     atomic_store(&q->s->held, false);
-    if (!quiet) {
+    if (!ok) {
         reply_error(q, &e);
         return;
     }
     buf b = {0};
-    buf_puts(&b, "{\"drained\":true,\"demotions\":0}"); /* there is no cache on disk to write to */
+    buf_puts(&b, "{\"drained\":true,");
+    put_counts(&b, en, saved);
     reply_json(q, 200, &b);
 }
 
-/* 200: everything the cache holds is on the disk; without one there is nothing to write. */
+/* 200 once everything the cache holds is on the disk for good, 503 with the reason when it is not. */
 void route_admin_flush(http_req *q) {
+    error e = {0};
+    engine *en = atomic_load(&q->s->e);
+    uint64_t saved = 0;
     buf b = {0};
-    buf_puts(&b, "{\"flushed\":true,\"entries\":0}");
-    reply_json(q, 200, &b);
+    bool ok = engine_cache_flush(en, QUIET_MS, &saved, &e);
+    if (ok) {
+        buf_puts(&b, "{\"flushed\":true,");
+    } else {
+        buf_puts(&b, "{\"error\":{\"message\":");
+        json_write_string(&b, str_of(e.msg));
+        buf_puts(&b, "},\"flushed\":false,");
+    }
+    put_counts(&b, en, saved);
+    reply_json(q, ok ? 200 : 503, &b);
 }

@@ -196,8 +196,8 @@ typedef struct chat_request {
 bool chat_request_read(http_req *q, unsigned surface, chat_request *r, error *err);
 /* The same from a body that another surface was translated into. */
 bool chat_request_read_json(http_req *q, unsigned surface, const json *body, chat_request *r, error *err);
-/* Messages in one form: known roles, content one string, tool call arguments objects; without the header lines of agents
- * unless keep_headers. The error names the part. What a template needs beyond is text/history.c's work. */
+/* Messages in one form: known roles, content one string, tool call arguments objects; without the header lines of
+ * agents unless keep_headers. The error names the part. What a template needs beyond is text/history.c's work. */
 bool messages_normalise(arena *a, const json *messages, bool keep_headers, const json **out, error *err);
 /* Tools in one form: {"type":"function","function":{"name","description","parameters"}}, schemas as the client wrote
  * them. Others (hosted ones) are left out and named in `ignored`. *out NULL: none is left (tools.c). */

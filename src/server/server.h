@@ -31,7 +31,7 @@ typedef struct server_opts {
     int32_t top_k;
     int64_t max_tokens;         /* 0: 65536 for chat, 512 for raw completions, cut to what fits */
     int thinking;               /* 0 unset, 1 on, -1 off */
-    bool keep_header_lines; /* "x-anthropic-...:" lines in front of a system message reach the prompt */
+    bool keep_header_lines;     /* "x-anthropic-...:" lines in front of a system message reach the prompt */
     size_t bodies_max;          /* bytes of all request bodies and what was read of them, and of each rendering;
                                    0: 512 MiB */
     bool behind_front;          /* started by the parent of --isolate: request ids are its */

@@ -62,6 +62,33 @@ static void stats_prompt_cache(const stats_of *w, buf *b) {
     buf_putc(b, '}');
 }
 
+static void stats_ssd_cache(const stats_of *w, buf *b) {
+    const ssd_stats *d = &w->st.ssd;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } counts[] = {{"entries", d->entries},
+                  {"bytes", d->bytes},
+                  {"bytes_all", d->bytes_all},
+                  {"max_bytes", d->bytes_max},
+                  {"restores", d->restores},
+                  {"restores_cut", d->restores_cut},
+                  {"restored_bytes", d->restored_bytes},
+                  {"spills", d->spills},
+                  {"demotions", d->demotions},
+                  {"written_bytes", d->written_bytes},
+                  {"pending_spills", d->pending_spills},
+                  {"pending_spill_bytes", d->pending_spill_bytes},
+                  {"dropped_spills", d->dropped_spills},
+                  {"failed_spills", d->failed_spills},
+                  {"evicted", d->evicted},
+                  {"damaged", d->damaged},
+                  {"verify_left", d->verify_left}};
+    buf_printf(b, "\"restore_ms_last\":%.3f", (double)d->restore_ns_last / 1e6);
+    for (size_t i = 0; i < COUNT(counts); i++)
+        buf_printf(b, ",\"%s\":%llu", counts[i].name, (unsigned long long)counts[i].value);
+}
+
 static void stats_kv_quant(const stats_of *w, buf *b) {
     static const kv_summary none;
     const kv_summary *kv = w->e ? &engine_model(w->e)->kv : &none;
@@ -82,16 +109,16 @@ void route_stats(http_req *q) {
     static const struct {
         const char *name;
         void (*write)(const stats_of *w, buf *b);
-    } blocks[] = {{"server", stats_server},
-                  {"admission", stats_admission},
-                  {"batch", stats_batch},
-                  {"prompt_cache", stats_prompt_cache},
-                  {"kv_quant", stats_kv_quant}};
+        bool ssd; /* shown only with an SSD cache */
+    } blocks[] = {{"server", stats_server, false},     {"admission", stats_admission, false},
+                  {"batch", stats_batch, false},       {"prompt_cache", stats_prompt_cache, false},
+                  {"kv_quant", stats_kv_quant, false}, {"ssd_cache", stats_ssd_cache, true}};
     stats_of w = {.s = q->s, .e = atomic_load(&q->s->e)};
     if (w.e) engine_stats_get(w.e, &w.st);
     buf b = {0};
     buf_putc(&b, '{');
     for (size_t i = 0; i < COUNT(blocks); i++) {
+        if (blocks[i].ssd && !w.st.ssd.on) continue;
         buf_printf(&b, "%s\"%s\":{", i ? "," : "", blocks[i].name);
         blocks[i].write(&w, &b);
         buf_putc(&b, '}');

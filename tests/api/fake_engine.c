@@ -508,3 +508,7 @@ void engine_stats_get(const engine *e, engine_stats *out) {
     pthread_mutex_unlock(&w->lock);
     out->failed = w->o.failed;
 }
+
+bool engine_cache_flush(engine *e, int timeout_ms, uint64_t *n_saved, error *err) {
+    return error_set(err, ERR_UNSUPPORTED, "there is no SSD cache");
+}

@@ -145,3 +145,28 @@ def test_a_signal_while_loading(tmp_path):
     t = time.time()
     p.terminate()
     assert p.wait(20) == 0 and time.time() - t < 2
+
+
+def test_the_pool_keeps_caches_on_disk(serve, tmp_path):
+    """A model that leaves for another one finds its prompt cache again: at least all of the prompt but one block and the last token."""
+    (tmp_path / "models").mkdir()
+    for name in ("llama-q4", "qwen3-q4"):
+        (tmp_path / "models" / name).symlink_to(MODELS / name)
+    s = serve("--isolate", "--model-pool", "1", "llama-q4", "--threads", "1", "--ssd-cache", tmp_path / "ssd",
+              env={"HEARTH_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path)}).ready()
+    prompt = "the quick brown fox jumps over the lazy dog " * 20
+    first = s.complete("llama-q4", prompt)[1]
+    assert s.complete("qwen3-q4", prompt)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    end = time.time() + 10
+    while s.engine()["pool"]["resident"] != ["qwen3-q4"] and time.time() < end:
+        time.sleep(0.02)
+    again = s.complete("llama-q4", prompt)[1]
+    n = first["usage"]["prompt_tokens"]
+    assert n > 300 and again["usage"]["prompt_tokens_details"]["cached_tokens"] >= n - 65
+    assert again["choices"] == first["choices"]
+    end = time.time() + 10
+    while s.engine()["pool"]["resident"] != ["llama-q4"] and time.time() < end:
+        time.sleep(0.02)
+    stats = s.call("/stats")[1]["ssd_cache"]
+    assert stats["restores"] >= 1 and stats["failed_spills"] == 0
+    assert '"drained":true' in s.said() and s.stop() == 0
