@@ -142,7 +142,8 @@ static int32_t leaves_at(const engine *e, const gen *r, int32_t n) {
     return at;
 }
 
-/* Several requests with one beginning arrive together: one computes it, the others wait for it and compute the rest. */
+/* Several requests with one beginning arrive together: one computes it, the others wait for it and compute the rest.
+ * Only older ones lead: nobody waits in a circle. */
 static void leader_find(engine *e, gen *g) {
     g->leader = 0;
     g->leader_to = g->seq.n_computed + KV_PAGE - 1; /* less is not worth it */
@@ -150,7 +151,7 @@ static void leader_find(engine *e, gen *g) {
         const gen *r = e->running[i];
         const int32_t most = MIN(r->n_prompt, (int32_t)g->seq.id.n - 1);
         int32_t same = 0;
-        if (r == g || missing(r) <= 1 || memcmp(&r->space, &g->space, sizeof g->space) != 0) continue;
+        if (r->number >= g->number || missing(r) <= 1 || memcmp(&r->space, &g->space, sizeof g->space) != 0) continue;
         while (same < most && r->seq.id.p[same] == g->seq.id.p[same]) same++;
         const int32_t to = leaves_at(e, r, same);
         if (to <= g->leader_to || to <= r->seq.n_blocks * KV_PAGE) continue;
@@ -165,7 +166,6 @@ static bool waits_for_leader(engine *e, gen *g) {
         const gen *r = e->running[i];
         if (r->number + 1 == g->leader && missing(r) > 1 && r->seq.n_blocks * KV_PAGE < g->leader_to) return true;
     }
-    g->leader = 0;
     const prefix_match before = g->match;
     match_find(e, g);
     if (g->match.n > g->seq.n_computed) {
@@ -175,8 +175,9 @@ static bool waits_for_leader(engine *e, gen *g) {
     } else {
         g->match = before;
     }
+    leader_find(e, g);
     match_account(e, g);
-    return false;
+    return g->leader != 0;
 }
 
 /* Would this request's tokens, and the next, fit beside what running prompts still need? What only the cache holds

@@ -16,8 +16,9 @@ static const char chatml[] =
     "enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% else %}{{ '<think>\\n' }}{% endif %}{% endif %}";
 /* A token for a role, no end; says its effort, and refuses words it does not know. */
 static const char roles[] =
-    "{%- for m in messages %}{{ '<|assistant|>' if m.role == 'assistant' else '<|user|>' }}{{ m.content }}{%- endfor "
-    "%}{%- if add_generation_prompt %}"
+    "{% if tools %}{{ tools|tojson }}{% endif %}"
+    "{%- for m in messages %}{{ '<|assistant|>' if m.role == 'assistant' else '<|user|>' }}{{ m.content }}"
+    "{% if m.tool_calls %}{{ m.tool_calls|tojson }}{% endif %}{%- endfor %}{%- if add_generation_prompt %}"
     "{{ '<|assistant|>' }}{% if tools %}{{ '(tools)' }}{% endif %}{% if reasoning_effort is defined %}"
     "{% if reasoning_effort not in ['low', 'medium', 'xhigh'] %}{{ raise_exception('no such effort') }}{% endif %}"
     "{{ '[' + reasoning_effort + ']' }}{% endif %}{% endif %}";
@@ -98,8 +99,7 @@ static void a_template_that_refuses_the_probe_is_no_harm(void **state) {
     setup s = open_with(stubborn, "[" TURN("user", "a question that is long enough") "]", NULL, false);
     prompt p = {0};
     assert_true(prompt_render(&p, s.t, s.k, &s.o, NULL));
-    assert_int_equal(prompt_primer(s.t, s.k, &s.o), -1);
-    assert_int_equal(p.marks.n, 0);
+    for (size_t i = 0; i < p.marks.n; i++) assert_true(p.marks.p[i] > 0 && (size_t)p.marks.p[i] <= p.ids.n);
     prompt_free(&p);
     close_all(&s);
 }
