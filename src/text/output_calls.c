@@ -255,12 +255,14 @@ static call_step call_invoke(calls *c, bool final) {
     const call_form *f = form_of(c);
     str s = call_skip_space(c), tag;
     size_t n;
-    literal l = literal_at(s, f->invoke), closes = literal_at(s, f->close);
-    if (!c->mark_end && literal_at(s, f->invoke_close) == LITERAL_YES) return go(c, f->invoke_close.n, CALL_INVOKE);
-    if (closes == LITERAL_YES) return c->at += f->close.n, c->mark_end ? STEP_FAIL : STEP_DONE;
-    if (l != LITERAL_YES && (l == LITERAL_PART || closes == LITERAL_PART || !s.n))
-        return wait_or(final, c->mark_end ? STEP_FAIL : STEP_DONE);
-    if (l == LITERAL_NO) return c->mark_end ? STEP_FAIL : STEP_DONE;
+    literal l = literal_at(s, f->invoke), closes = literal_at(s, f->close),
+            again = c->mark_end ? LITERAL_NO : literal_at(s, f->invoke_close);
+    call_step over = c->mark_end ? STEP_FAIL : STEP_DONE; /* whether there was a call in it */
+    if (again == LITERAL_YES) return go(c, f->invoke_close.n, CALL_INVOKE);
+    if (closes == LITERAL_YES) return c->at += f->close.n, over;
+    if (l != LITERAL_YES && (l == LITERAL_PART || closes == LITERAL_PART || again == LITERAL_PART || !s.n))
+        return wait_or(final, over);
+    if (l == LITERAL_NO) return over;
     call_step step = tag_read(c, f->invoke, final, &tag, &n);
     if (step != STEP_GO) return step;
     if (!call_named(c, tag_attribute(tag, STR("name")))) return STEP_FAIL;
