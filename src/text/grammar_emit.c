@@ -40,7 +40,7 @@ static uint64_t op_hash(const program *p, const op *o) {
             h = (h ^ ((uint64_t)g->to << 16 | (uint64_t)g->lo << 8 | g->hi)) * 0x9E3779B97F4A7C15u;
         }
     else if (o->kind == OP_SPLIT)
-        h ^= XXH3_64bits(p->target + o->a, o->b * sizeof(uint32_t));
+        h ^= o->b ? XXH3_64bits(p->target + o->a, o->b * sizeof(uint32_t)) : 0;
     else
         h ^= XXH3_64bits(&o->a, 12);
     return h ^ h >> 29;
@@ -48,7 +48,7 @@ static uint64_t op_hash(const program *p, const op *o) {
 static bool op_same(const program *p, const op *x, const op *y) {
     if (x->kind != y->kind || x->negate != y->negate || x->min != y->min || x->max != y->max || x->b != y->b)
         return false;
-    if (x->kind == OP_SPLIT) return !memcmp(p->target + x->a, p->target + y->a, x->b * sizeof(uint32_t));
+    if (x->kind == OP_SPLIT) return !x->b || !memcmp(p->target + x->a, p->target + y->a, x->b * sizeof(uint32_t));
     if (x->kind != OP_BRANCH) return x->a == y->a && x->c == y->c;
     for (uint32_t i = 0; i < x->b; i++) {
         const op_edge *g = &p->edge[x->a + i], *h = &p->edge[y->a + i];

@@ -138,5 +138,11 @@ gx json_constant(builder *b, const json_forms *f, const json *v) {
     json_write(&t, v);
     x = gx_lit(b, buf_view(&t));
     buf_free(&t);
+    int64_t whole = json_int(v, INT64_MIN);
+    if (v->type != JSON_REAL || whole == INT64_MIN) return x;
+    json i = json_of_int(whole); /* 2.0 may be written 2 */
+    json_write(&t, &i);
+    x = GX_ALT(b, x, gx_lit(b, buf_view(&t)));
+    buf_free(&t);
     return x;
 }

@@ -350,7 +350,8 @@ static bool and_alive(grammar *g, uint32_t left, uint32_t right, bool negate) {
             n--;
             continue;
         }
-        uint8_t c = (uint8_t)stack[n - 1].cls++;
+        /* From high bytes to low: what closes comes before what opens or goes on. */
+        uint8_t c = (uint8_t)(g->p.n_cls - 1 - stack[n - 1].cls++);
         uint32_t to_l = state_step(g, l, c), to_r = to_l && r ? state_step(g, r, c) : 0;
         if (g->overflow) all = false;
         if (!to_l || (!to_r && !negate)) continue;
@@ -365,15 +366,33 @@ static bool and_alive(grammar *g, uint32_t left, uint32_t right, bool negate) {
 }
 
 /* ---- what a state has in common with others ---------------------------------------------------------------------- */
-enum { CHAIN_MAX = 6 };
+enum { CHAIN_MAX = 6, PLAIN_MAX = 256 /* places of a state; others are their own base */ };
 static uint32_t k_outer(const grammar *g, uint32_t k) { /* where its only place goes on; 0: it has more than one */
     const item *e = &g->k.item[g->k.at[k]];
     return g->k.n[k] == 1 && e->pc != PC_ACCEPT && e->pc != PC_HOLE ? e->k : 0;
 }
-static uint32_t k_cut(grammar *g, uint32_t k, uint32_t at) {
+/* A count that is further from its bounds than the longest token is long: within a token it is as good as another. */
+static uint32_t count_plain(const op *o, uint32_t x) {
+    const uint32_t far = TOKEN_BYTES_MAX + 1;
+    if (o->kind != OP_LOOP) return x;
+    if (x >= o->min && o->max != GX_INF && o->max - x > far && o->max - o->min > far) return o->min;
+    return x < o->min && o->min - x > far ? 0 : x;
+}
+/* k with `at` cut off, counts made plain, CHAIN_MAX levels deep. */
+static uint32_t k_plain(grammar *g, uint32_t k, uint32_t at, int depth) {
     if (k == at) return K_HOLE;
-    const item e = g->k.item[g->k.at[k]];
-    return k_single(g, e.pc, e.x, k_cut(g, e.k, at));
+    if (k <= K_HOLE || depth == CHAIN_MAX || g->k.n[k] > 8) return k;
+    item e[8];
+    const uint32_t n = g->k.n[k];
+    bool apart = true;
+    for (uint32_t i = 0; i < n; i++) {
+        e[i] = g->k.item[g->k.at[k] + i];
+        e[i].x = count_plain(&g->p.op[e[i].pc], e[i].x);
+        e[i].k = k_plain(g, e[i].k, at, depth + 1);
+    }
+    qsort(e, n, sizeof *e, item_order);
+    for (uint32_t i = 1; i < n; i++) apart &= e[i].pc != e[i - 1].pc || e[i].x != e[i - 1].x;
+    return apart ? set_intern(g, &g->k, e, n) : k;
 }
 static bool common_find(const grammar *g, uint32_t s, uint32_t *found) {
     const item *p = g->s.item + g->s.at[s];
@@ -394,20 +413,23 @@ static bool common_find(const grammar *g, uint32_t s, uint32_t *found) {
     *found = list[need];
     return true;
 }
-/* The same state with its innermost common continuation cut off (K_HOLE instead): states that differ only in what comes
- * after have one base. *k: what was cut off; 0: nothing. */
+/* The state whose mask this one's is made of: its innermost common continuation is cut off (K_HOLE instead) and counts
+ * are made plain, so that states that differ only in what comes after have one base. *k: what was cut off; 0: nothing.
+ */
 uint32_t state_base(grammar *g, uint32_t s, uint32_t *k) {
     if (g->base[s]) {
         *k = g->base_k[s];
         return g->base[s];
     }
     uint32_t at = 0, base = s, n = g->s.n[s];
-    if (!(g->flags[s] & (F_ACCEPT | F_HOLE)) && n <= WORK_CAP && common_find(g, s, &at)) {
+    if ((g->flags[s] & F_ACCEPT) || !common_find(g, s, &at)) at = 0;
+    if (n > PLAIN_MAX) at = 0;
+    if (n <= PLAIN_MAX) {
+        g->n_work = n;
         for (uint32_t i = 0; i < n; i++) {
             g->work[i] = g->s.item[g->s.at[s] + i];
-            g->work[i].k = k_cut(g, g->work[i].k, at);
+            if (g->work[i].pc >= PC_FIRST) g->work[i].k = k_plain(g, g->work[i].k, at, 0);
         }
-        g->n_work = n;
         base = closure_end(g);
         if (g->overflow) return STATE_DEAD;
     }
@@ -504,13 +526,13 @@ bool state_tidy(grammar *g, bool must) {
 }
 
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
-static void *carve(uint8_t **at, size_t n) {
-    void *p = *at;
+static void *carve(uintptr_t *at, size_t n) {
+    void *p = (void *)*at;
     *at += (n + 63) & ~(size_t)63;
     return p;
 }
-static void tables_lay(grammar *g, uint8_t *at, size_t *bytes) {
-    uint8_t *from = at;
+static void tables_lay(grammar *g, void *block, size_t *bytes) {
+    uintptr_t at = (uintptr_t)block;
     set_table *t[2] = {&g->k, &g->s};
     const uint32_t cap[2] = {K_CAP, STATE_CAP}, items[2] = {K_ITEMS, STATE_ITEMS};
     for (int i = 0; i < 2; i++) {
@@ -534,7 +556,7 @@ static void tables_lay(grammar *g, uint8_t *at, size_t *bytes) {
     g->queued = carve(&at, WORK_CAP);
     g->slot = carve(&at, SLOT_CAP * sizeof(uint32_t));
     g->slot_epoch = carve(&at, SLOT_CAP * sizeof(uint32_t));
-    *bytes = (size_t)(at - from);
+    *bytes = (size_t)(at - (uintptr_t)block);
 }
 bool machine_open(grammar *g, error *err) {
     size_t bytes;

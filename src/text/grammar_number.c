@@ -202,8 +202,10 @@ static gx multiple(schemas *s, const json *v, bool whole, const char *path) {
 gx schema_number(schemas *s, const flat *f, const char *path) {
     builder *b = s->b;
     numbers n = {b, !(f->types & T_REAL)};
-    if (!f->low.v && !f->high.v && !f->multiple.n) return n.whole ? s->f->integer : s->f->number;
-    gx x = bounded(s, &n, f, path);
+    const bool broken = !(f->types & T_INT); /* what `not` leaves: numbers that are no integers */
+    if (!f->low.v && !f->high.v && !f->multiple.n && !broken) return n.whole ? s->f->integer : s->f->number;
+    gx x = broken ? gx_and(b, s->f->number, s->f->integer, true) : bounded(s, &n, f, path);
+    if (broken && (f->low.v || f->high.v)) x = gx_and(b, bounded(s, &n, f, path), s->f->integer, true);
     for (size_t i = 0; i < f->multiple.n; i++)
         x = gx_and(b, x, multiple(s, f->multiple.p[i].j, n.whole, f->multiple.p[i].path), false);
     return x;

@@ -52,8 +52,9 @@ static void collect(object *o) {
         for (uint32_t k = 0; pats && k < pats->n; k++) {
             json *node = arena_alloc(s->b->a, sizeof *node);
             *node = json_of_str(pats->members[k].key);
-            pattern_add(
-                o, (snode){node, path_add(s, path_add(s, part.path, STR("patternProperties")), pats->members[k].key)});
+            pattern_add(o, (snode){.j = node,
+                                   .path = path_add(s, path_add(s, part.path, STR("patternProperties")),
+                                                    pats->members[k].key)});
         }
     }
     for (size_t i = 0; i < o->f->required.n; i++) {
@@ -76,7 +77,7 @@ static void collect(object *o) {
         *strings = *json_built(&type);
         snodes l = {0};
         for (size_t i = 0; i < o->f->names.n; i++) snode_push(&l, o->f->names.p[i]);
-        snode_push(&l, (snode){strings, o->path});
+        snode_push(&l, (snode){.j = strings, .path = o->path});
         o->names = schema_of(s, l.p, l.n);
         free(l.p);
     }
@@ -109,19 +110,20 @@ static bool part_allows(object *o, const snode part, str name, unsigned matched,
     bool covered = false;
     for (uint32_t k = 0; declared && props && k < props->n; k++)
         if (str_eq(props->members[k].key, name)) {
-            snode_push(out,
-                       (snode){&props->members[k].value, path_add(s, path_add(s, part.path, STR("properties")), name)});
+            snode_push(out, (snode){.j = &props->members[k].value,
+                                    .path = path_add(s, path_add(s, part.path, STR("properties")), name)});
             covered = true;
             break;
         }
     for (uint32_t k = 0; pats && k < pats->n; k++)
         for (size_t i = 0; i < o->patterns.n; i++) {
             if (!(matched >> i & 1) || !str_eq(o->patterns.p[i].j->string, pats->members[k].key)) continue;
-            snode_push(out, (snode){&pats->members[k].value, o->patterns.p[i].path});
+            snode_push(out, (snode){.j = &pats->members[k].value, .path = o->patterns.p[i].path});
             covered = true;
         }
     const json *more = json_get(part.j, "additionalProperties");
-    if (!covered && more) snode_push(out, (snode){more, path_add(s, part.path, STR("additionalProperties"))});
+    if (!covered && more)
+        snode_push(out, (snode){.j = more, .path = path_add(s, part.path, STR("additionalProperties"))});
     return true;
 }
 static gx member(object *o, gx quoted, snodes *list) {
@@ -237,9 +239,10 @@ static void part_item(schemas *s, const snode part, uint32_t i, snodes *out) {
         more = "additionalItems";
     }
     if (prefix && i < prefix->n)
-        snode_push(out, (snode){json_at(prefix, i), arena_printf(s->b->a, "%s.%s[%u]", part.path, first, i)});
+        snode_push(out,
+                   (snode){.j = json_at(prefix, i), .path = arena_printf(s->b->a, "%s.%s[%u]", part.path, first, i)});
     else if (items)
-        snode_push(out, (snode){items, path_add(s, part.path, str_of(more))});
+        snode_push(out, (snode){.j = items, .path = path_add(s, part.path, str_of(more))});
 }
 static uint32_t part_prefix(const json *part) {
     const json *prefix = json_get(part, "prefixItems"), *items = json_get(part, "items");

@@ -499,7 +499,7 @@ static gx build(regex *r, const r_node *n, r_place p) {
         while (to > from && n->kid[to - 1]->kind == R_END) to--, end = true;
         if (begin) q.lead = false;
         if (end) q.trail = false;
-        return build_seq(r, n->kid + from, to - from, q);
+        return build_seq(r, n->kid ? n->kid + from : NULL, to - from, q);
     }
     case R_ALT:
         for (size_t i = 0; i < n->n; i++) gx_push(&l, build(r, n->kid[i], p));

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include "grammar_schema.h"
 
-enum { WORK_MAX = 200000, FLATTEN_DEPTH = 200, PATH_MAX_BYTES = 400 };
+enum { WORK_MAX = 200000, FLATTEN_DEPTH = 200, ONE_OF_MAX = 24, PATH_MAX_BYTES = 400 };
 
 void snode_push(snodes *l, snode s) {
     if (l->n == l->cap) l->p = mem_resize(l->p, (l->cap = l->cap * 2 + 8) * sizeof *l->p);
@@ -95,7 +95,7 @@ static bool reference(schemas *s, const json *ref, const char *path, snode *out)
     }
     if (!at || !json_is(ref, JSON_STRING))
         return schema_fail(s, path, "\"%.*s\" is not found in this schema", (int)MIN(r.n, 100), r.p), false;
-    *out = (snode){at, where};
+    *out = (snode){.j = at, .path = where};
     return true;
 }
 
@@ -217,21 +217,21 @@ static bool key_below(const key_in *k) {
 }
 static bool key_multiple(const key_in *k) {
     if (!json_is_number(k->v) || !(json_real(k->v, 0) > 0)) return wrong(k, "a number above 0");
-    snode_push(&k->f->multiple, (snode){k->v, k->path});
+    snode_push(&k->f->multiple, (snode){.j = k->v, .path = k->path});
     return true;
 }
 static bool key_pattern(const key_in *k) {
     if (!json_is(k->v, JSON_STRING)) return wrong(k, "a string");
-    snode_push(&k->f->pattern, (snode){k->v, k->path});
+    snode_push(&k->f->pattern, (snode){.j = k->v, .path = k->path});
     return true;
 }
 static bool key_format(const key_in *k) {
     if (!json_is(k->v, JSON_STRING)) return wrong(k, "a string");
-    snode_push(&k->f->format, (snode){k->v, k->path});
+    snode_push(&k->f->format, (snode){.j = k->v, .path = k->path});
     return true;
 }
 static bool key_not(const key_in *k) {
-    snode_push(&k->f->not, (snode){k->v, k->path});
+    snode_push(&k->f->not, (snode){.j = k->v, .path = k->path});
     return true;
 }
 static bool key_ref(const key_in *k) {
@@ -241,14 +241,19 @@ static bool key_ref(const key_in *k) {
 static bool key_all(const key_in *k) {
     if (!json_is(k->v, JSON_ARRAY)) return wrong(k, "an array");
     for (uint32_t i = 0; i < k->v->n; i++) {
-        snode n = {&k->v->items[i], arena_printf(k->s->b->a, "%s[%u]", k->path, i)};
+        snode n = {.j = &k->v->items[i], .path = arena_printf(k->s->b->a, "%s[%u]", k->path, i)};
         if (!flatten(k->s, k->f, n, k->depth + 1)) return false;
     }
     return true;
 }
 static bool key_any(const key_in *k) {
     if (!json_is(k->v, JSON_ARRAY) || !k->v->n) return wrong(k, "an array that is not empty");
-    snode_push(&k->f->choices, (snode){k->v, k->path});
+    snode_push(&k->f->choices, (snode){.j = k->v, .path = k->path});
+    return true;
+}
+static bool key_one(const key_in *k) {
+    if (!key_any(k)) return false;
+    k->f->choices.p[k->f->choices.n - 1].one = true;
     return true;
 }
 static bool key_part(const key_in *k) { /* the whole schema is kept once; grammar_object.c reads it */
@@ -256,7 +261,7 @@ static bool key_part(const key_in *k) { /* the whole schema is kept once; gramma
     if (!p->n || p->p[p->n - 1].j != k->schema) {
         size_t cut = strlen(k->path);
         while (cut && k->path[cut - 1] != '.') cut--;
-        snode_push(p, (snode){k->schema, arena_copy(k->s->b->a, k->path, cut ? cut - 1 : 0)});
+        snode_push(p, (snode){.j = k->schema, .path = arena_copy(k->s->b->a, k->path, cut ? cut - 1 : 0)});
     }
     return true;
 }
@@ -265,12 +270,12 @@ static bool key_required(const key_in *k) {
     if (!json_is(k->v, JSON_ARRAY)) return wrong(k, "an array of strings");
     for (uint32_t i = 0; i < k->v->n; i++) {
         if (!json_is(&k->v->items[i], JSON_STRING)) return wrong(k, "an array of strings");
-        snode_push(&k->f->required, (snode){&k->v->items[i], k->path});
+        snode_push(&k->f->required, (snode){.j = &k->v->items[i], .path = k->path});
     }
     return true;
 }
 static bool key_names(const key_in *k) {
-    snode_push(&k->f->names, (snode){k->v, k->path});
+    snode_push(&k->f->names, (snode){.j = k->v, .path = k->path});
     return true;
 }
 static bool key_unique(const key_in *k) {
@@ -278,11 +283,18 @@ static bool key_unique(const key_in *k) {
     if (k->v->boolean) k->f->unique = k->path;
     return true;
 }
+/* Known and not built: fine only where it says nothing. */
 static bool key_refused(const key_in *k) {
-    bool neutral = (json_is(k->v, JSON_BOOL) && k->v->boolean) || (json_is(k->v, JSON_OBJECT) && !k->v->n) ||
-                   (json_is(k->v, JSON_INT) && k->v->integer == 0);
+    bool neutral = (json_is(k->v, JSON_BOOL) && k->v->boolean) || (json_is(k->v, JSON_OBJECT) && !k->v->n);
     if (!neutral) schema_fail(k->s, k->path, "this keyword is not supported");
     return neutral;
+}
+static bool key_contains(const key_in *k) {
+    bool any = (json_is(k->v, JSON_BOOL) && k->v->boolean) || (json_is(k->v, JSON_OBJECT) && !k->v->n);
+    if (!any || json_get(k->schema, "minContains") || json_get(k->schema, "maxContains"))
+        return schema_fail(k->s, k->path, "this keyword is not supported"), false;
+    k->f->items_min = MAX(k->f->items_min, 1);
+    return true;
 }
 static const struct {
     const char *name;
@@ -316,14 +328,12 @@ static const struct {
     {"$ref", key_ref},
     {"allOf", key_all},
     {"anyOf", key_any},
-    {"oneOf", key_any},
+    {"oneOf", key_one},
     {"not", key_not},
     {"if", key_refused},
     {"then", key_refused},
     {"else", key_refused},
-    {"contains", key_refused},
-    {"minContains", key_refused},
-    {"maxContains", key_refused},
+    {"contains", key_contains},
     {"dependentRequired", key_refused},
     {"dependentSchemas", key_refused},
     {"dependencies", key_refused},
@@ -478,6 +488,70 @@ static gx without(schemas *s, flat *f, gx (*build)(schemas *, const flat *, cons
     return x;
 }
 
+/* ---- oneOf ------------------------------------------------------------------------------------------------------- */
+/* Values that both have for a member that both require, all different: an object is of one branch at most. */
+static bool told_apart(const flat *x, const flat *y) {
+    for (size_t i = 0; i < x->parts.n; i++) {
+        const json *px = json_get(x->parts.p[i].j, "properties");
+        for (uint32_t k = 0; json_is(px, JSON_OBJECT) && k < px->n; k++)
+            for (size_t j = 0; j < y->parts.n; j++) {
+                const json *a = json_get(&px->members[k].value, "const");
+                const json *b =
+                    json_get(pointer_step(json_get(y->parts.p[j].j, "properties"), px->members[k].key), "const");
+                bool rx = false, ry = false;
+                for (size_t r = 0; r < x->required.n; r++) rx |= str_eq(x->required.p[r].j->string, px->members[k].key);
+                for (size_t r = 0; r < y->required.n; r++) ry |= str_eq(y->required.p[r].j->string, px->members[k].key);
+                if (a && b && rx && ry && !json_same(a, b)) return true;
+            }
+    }
+    return false;
+}
+static bool apart(schemas *s, const snode c) {
+    flat *f = mem_alloc(c.j->n * sizeof *f);
+    bool ok = true;
+    for (uint32_t i = 0; i < c.j->n; i++) {
+        flat_init(&f[i]);
+        ok = ok && flatten(s, &f[i], (snode){.j = &c.j->items[i], .path = c.path}, 0);
+        if (f[i].has_values) {
+            unsigned bits = 0;
+            for (size_t k = 0; k < f[i].n_values; k++) bits |= value_bits(f[i].values[k]);
+            f[i].types &= bits;
+        }
+    }
+    for (uint32_t i = 0; i < c.j->n && ok; i++)
+        for (uint32_t k = i + 1; k < c.j->n && ok; k++) {
+            unsigned both = f[i].types & f[k].types;
+            ok = !both || (both == T_OBJECT && told_apart(&f[i], &f[k]));
+        }
+    for (uint32_t i = 0; i < c.j->n; i++) flat_deinit(&f[i]);
+    free(f);
+    return ok;
+}
+/* Each branch without the others: differences of texts. */
+static void only_one(schemas *s, gx_list *l, const char *path) {
+    builder *b = s->b;
+    gx_list out = {0}, rest = {0};
+    if (l->n > ONE_OF_MAX) {
+        schema_fail(s, path, "oneOf with %zu branches that may overlap; at most %d", l->n, ONE_OF_MAX);
+        return;
+    }
+    for (size_t i = 0; i < l->n; i++) {
+        if (l->p[i] == GX_NEVER || b->x[l->p[i]].kind == X_RULE) continue;
+        uint32_t rule = gx_rule_new(b, path);
+        gx_rule_define(b, rule, l->p[i]);
+        l->p[i] = gx_call(b, rule);
+    }
+    for (size_t i = 0; i < l->n; i++) {
+        rest.n = 0;
+        for (size_t k = 0; k < l->n; k++)
+            if (k != i) gx_push(&rest, l->p[k]);
+        gx_push(&out, gx_and(b, l->p[i], gx_alt(b, rest.p, rest.n), true));
+    }
+    free(l->p);
+    free(rest.p);
+    *l = out;
+}
+
 static gx build_flat(schemas *s, flat *f, size_t choice, const char *path) {
     builder *b = s->b;
     if (b->failed || f->never || !f->types) return GX_NEVER;
@@ -492,7 +566,7 @@ static gx build_flat(schemas *s, flat *f, size_t choice, const char *path) {
                  !f->names.n && !f->length_min && f->length_max == GX_INF && !f->items_min && f->items_max == GX_INF &&
                  !f->members_min && f->members_max == GX_INF && !f->unique;
     for (uint32_t i = 0; i < c.j->n && !b->failed; i++) {
-        snode n = {&c.j->items[i], arena_printf(b->a, "%s[%u]", c.path, i)};
+        snode n = {.j = &c.j->items[i], .path = arena_printf(b->a, "%s[%u]", c.path, i)};
         if (alone) {
             gx_push(&l, schema_of(s, &n, 1));
             continue;
@@ -502,6 +576,7 @@ static gx build_flat(schemas *s, flat *f, size_t choice, const char *path) {
         if (flatten(s, &g, n, 0)) gx_push(&l, build_flat(s, &g, choice + 1, path));
         flat_deinit(&g);
     }
+    if (c.one && l.n > 1 && !b->failed && !apart(s, c)) only_one(s, &l, path);
     gx x = gx_alt(b, l.p, l.n);
     free(l.p);
     return x;
@@ -539,7 +614,7 @@ gx schema_of(schemas *s, const snode *list, size_t n) {
 }
 gx schema_build(builder *b, const json *document, const json *schema, const json_forms *f, const char *path) {
     schemas s = {.b = b, .f = f, .root = document, .path = arena_copy(b->a, path, strlen(path))};
-    gx root = schema_of(&s, &(snode){schema, s.path}, 1);
+    gx root = schema_of(&s, &(snode){.j = schema, .path = s.path}, 1);
     for (size_t i = 0; i < s.n_job && !b->failed; i++) { /* jobs add jobs: no recursion, however deep the schema */
         struct job j = s.job[i];
         flat all;

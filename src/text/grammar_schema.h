@@ -7,6 +7,7 @@
 typedef struct snode { /* a schema and where it stands */
     const json *j;
     const char *path; /* arena */
+    bool one;         /* of the values of oneOf: exactly one of them */
 } snode;
 typedef struct snodes {
     snode *p; /* owns */
