@@ -68,6 +68,7 @@ grammar *grammar_compile(const grammar_spec *spec, grammar_vocab *v, error *err)
               masks_open(g, v, err);
     builder_deinit(&b);
     if (!ok) {
+        if (err && !str_has(str_of(err->msg), str_of(s.field))) error_prefix(err, "%s: ", s.field);
         if (err && !err->param[0]) snprintf(err->param, sizeof err->param, "%s", s.field);
         grammar_drop(g);
         return NULL;

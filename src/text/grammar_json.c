@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include "grammar_internal.h"
 
-/* White space between two JSON tokens: enough for any indentation, but no place for a model to run on for ever. */
-enum { SPACE_MAX = 64 };
+/* White space between two JSON tokens: line breaks and an indentation, but no place for a model to run on in. */
+enum { BREAKS_MAX = 2, INDENT_MAX = 40 };
 
 /* ---- characters -------------------------------------------------------------------------------------------------- */
 static bool must_escape(uint32_t cp) {
@@ -84,7 +84,12 @@ gx json_array_of(builder *b, const json_forms *f, gx items) {
 }
 void json_forms_init(builder *b, json_forms *f, json_style style) {
     *f = (json_forms){.style = style, .space = GX_EMPTY};
-    if (style == JSON_LOOSE) f->space = shared(b, "white space", gx_rep(b, hex(b, "  \t\t\n\n\r\r"), 0, SPACE_MAX));
+    if (style == JSON_LOOSE) {
+        gx blank = hex(b, "  \t\t"), ends = GX_SEQ(b, gx_opt(b, GX_LIT(b, "\r")), GX_LIT(b, "\n"));
+        f->space = shared(b, "white space",
+                          GX_SEQ(b, gx_opt(b, GX_SEQ(b, gx_opt(b, blank), gx_rep(b, ends, 1, BREAKS_MAX))),
+                                 gx_rep(b, blank, 0, INDENT_MAX)));
+    }
     gx quote = GX_LIT(b, "\""), digit = gx_range(b, '0', '9'), digits = gx_rep(b, digit, 1, GX_INF);
     gx after = style == JSON_LINE ? gx_opt(b, GX_LIT(b, " ")) : f->space;
     f->comma = GX_SEQ(b, f->space, GX_LIT(b, ","), after);
