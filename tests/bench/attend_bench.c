@@ -8,7 +8,8 @@
 typedef struct shape {
     const char *name;
     int heads, ratio, width;
-    int values; /* latent: width of the part of a key that is the value; 0: values of their own, as wide */
+    int values;   /* latent: width of the part of a key that is the value; 0: values of their own, as wide */
+    kv_code k, v; /* how they are kept */
 } shape;
 
 static float *floats(int64_t n) {
@@ -21,7 +22,7 @@ static float *floats(int64_t n) {
 static double attend_time(device *d, const shape *s, dtype type, int depth, int rows, double *append) {
     int qh = s->heads * s->ratio, n = (depth + rows + KV_PAGE - 1) / KV_PAGE;
     int vw = s->values ? s->values : s->width;
-    kv_layer l = {.heads = s->heads, .k_width = s->width, .v_width = vw, .latent = s->values > 0};
+    kv_layer l = {.heads = s->heads, .k_width = s->width, .v_width = vw, .latent = s->values > 0, .k = s->k, .v = s->v};
     kv_spec spec = {.n_layers = 1, .n_groups = 1, .layer = &l, .n_pages = {n}, .type = type};
     error err = {0};
     kv_cache *kv = d->vt->kv_new(d, &spec, &err);
@@ -57,6 +58,24 @@ static double attend_time(device *d, const shape *s, dtype type, int depth, int 
     return best;
 }
 
+/* What coding costs and saves, beside f16. */
+static void coded(device *d) {
+    static const shape kinds[] = {{"f16", 8, 4, 128, 0, {0}, {0}},
+                                  {"8 bits", 8, 4, 128, 0, {8, false, 64}, {8, false, 64}},
+                                  {"4 bits", 8, 4, 128, 0, {4, false, 64}, {4, false, 64}},
+                                  {"turbo k8v3", 8, 4, 128, 0, {8, false, 64}, {3, true, 0}},
+                                  {"turbo k4v4", 8, 4, 128, 0, {4, false, 64}, {4, true, 0}}};
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        const shape *s = &kinds[i];
+        double append, one, many = attend_time(d, s, DT_F16, 4096, 512, &append);
+        one = attend_time(d, s, DT_F16, 32768, 1, &(double){0});
+        printf(
+            "8 kv heads of 128, 4 queries each, %-10s decode at 32k: %.3f ms; prefill 512 behind 4096: %.2f ms; append "
+            "of 512: %.1f µs\n",
+            s->name, one * 1e3, many * 1e3, append * 1e6);
+    }
+}
+
 static void small_ops(device *d) {
     enum { W = 4096, N = 4096 };
     float *x = floats((int64_t)N * W), *y = floats((int64_t)N * W), *w = floats(W);
@@ -82,11 +101,11 @@ int main(int argc, char **argv) {
     device *d = device_cpu_open(&o, &err);
     if (!d) return fprintf(stderr, "%s\n", err.msg), 1;
     printf("level %s, %d threads\n", device_cpu_level(d), pool_size(d->threads));
-    static const shape shapes[] = {{"8 kv heads of 128, 4 queries each", 8, 4, 128, 0},
-                                   {"3 kv heads of 64, 3 queries each", 3, 3, 64, 0},
-                                   {"2 kv heads of 128, 7 queries each", 2, 7, 128, 0},
-                                   {"8 heads of 128, 1 query each", 8, 1, 128, 0},
-                                   {"latent 576 of 512, 64 queries", 1, 64, 576, 512}};
+    static const shape shapes[] = {{"8 kv heads of 128, 4 queries each", 8, 4, 128, 0, {0}, {0}},
+                                   {"3 kv heads of 64, 3 queries each", 3, 3, 64, 0, {0}, {0}},
+                                   {"2 kv heads of 128, 7 queries each", 2, 7, 128, 0, {0}, {0}},
+                                   {"8 heads of 128, 1 query each", 8, 1, 128, 0, {0}, {0}},
+                                   {"latent 576 of 512, 64 queries", 1, 64, 576, 512, {0}, {0}}};
     for (size_t i = 0; i < COUNT(shapes); i++) {
         const shape *s = &shapes[i];
         double append, t = attend_time(d, s, DT_F16, 128, 1, &append);
@@ -103,6 +122,7 @@ int main(int argc, char **argv) {
                    t * 1e3, macs / t * 1e-9, append * 1e6);
         }
     }
+    coded(d);
     small_ops(d);
     device_close(d);
     return 0;
