@@ -31,7 +31,7 @@ def positive_levels(n):
 
 print("/* Levels of a standard normal variable, rising; written by tools/kv_levels.py. At least 16 entries a table, so that a")
 print(" * whole register can be read. */")
-print('#include "internal.h"\n')
+print('#include "internal.h"\n\n/* clang-format off */')
 for bits in BITS:
     up = positive_levels(1 << (bits - 1))
     all_ = [-x for x in reversed(up)] + up
@@ -40,4 +40,5 @@ for bits in BITS:
     for i in range(0, len(all_), 8):
         print("    " + ", ".join(f"{x:.9g}f" if "." in f"{x:.9g}" or "e" in f"{x:.9g}" else f"{x:.9g}.0f" for x in all_[i : i + 8]) + ",")
     print("};")
+print("/* clang-format on */")
 print("const float *const kv_levels[9] = {" + ", ".join(f"[{b}] = levels_{b}" for b in BITS) + "};")

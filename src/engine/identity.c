@@ -160,7 +160,8 @@ void cache_fingerprint(const engine *e, const engine_opts *o, const kv_spec *kv,
         buf_printf(&text, " %d/%d/%d/%d/%d", l->heads, l->k_width, l->v_width, l->group, l->latent);
     }
     for (int g = 0; g < kv->n_groups; g++) buf_printf(&text, " w%d/%zu", kv->window[g], d->vt->kv_page_bytes(d, kv, g));
-    buf_printf(&text, " %s %016llx", dtype_name(kv->type), (unsigned long long)e->parts.weights_id);
+    buf_printf(&text, " %s %s %d %016llx", dtype_name(kv->type), e->info->kv.scheme, kv->both,
+               (unsigned long long)e->parts.weights_id);
     XXH3_128bits_update(h, text.p, text.n);
     hash_weights(h, e);
     XXH128_hash_t sum = XXH3_128bits_digest(h);

@@ -14,7 +14,7 @@ static bool is_indexer(const kv_layer *l) {
 }
 static void layer_code(kv_layer *l, int bits, int group) {
     l->k = (kv_code){.bits = (uint8_t)bits, .group = (int16_t)group};
-    l->v = l->latent ? (kv_code){0} : l->k;
+    if (!l->latent) l->v = l->k;
 }
 /* "g32" where the group is not the usual one. */
 static void group_name(char out[8], int group) {

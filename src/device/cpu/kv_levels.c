@@ -2,6 +2,7 @@
  * whole register can be read. */
 #include "internal.h"
 
+/* clang-format off */
 static const float levels_2[] = {
     -1.51041761f, -0.452780035f, 0.452780035f, 1.51041761f, 0.0f, 0.0f, 0.0f, 0.0f,
     0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f,
@@ -54,4 +55,5 @@ static const float levels_8[] = {
     2.66017404f, 2.71650765f, 2.77587073f, 2.83868586f, 2.90547298f, 2.97688221f, 3.05374209f, 3.1371326f,
     3.22850028f, 3.32984854f, 3.44407174f, 3.57558804f, 3.73166632f, 3.92563784f, 4.1865955f, 4.60353566f,
 };
+/* clang-format on */
 const float *const kv_levels[9] = {[2] = levels_2, [3] = levels_3, [4] = levels_4, [5] = levels_5, [8] = levels_8};
