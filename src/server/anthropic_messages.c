@@ -45,8 +45,9 @@ static void write_usage(gen_run *r, buf *out) {
     gen_stats st = run_stats(r);
     buf_printf(
         out,
-        "{\"input_tokens\":%d,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%d,\"output_tokens\":%d}",
-        st.prompt_tokens - st.cached_tokens, st.cached_tokens, st.generated_tokens);
+        "{\"input_tokens\":%d,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%d,\"output_tokens\":%d%s}",
+        st.prompt_tokens - st.cached_tokens, st.cached_tokens, st.generated_tokens,
+        r->clamped ? ",\"max_tokens_clamped\":true" : "");
 }
 
 /* Clients of this API expect ids of this form. */

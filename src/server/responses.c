@@ -104,9 +104,9 @@ static void write_usage(const gen_run *r, buf *out) {
     gen_stats st = run_stats(r);
     buf_printf(out,
                "{\"input_tokens\":%d,\"input_tokens_details\":{\"cached_tokens\":%d},\"output_tokens\":%d,"
-               "\"output_tokens_details\":{\"reasoning_tokens\":%d},\"total_tokens\":%d}",
+               "\"output_tokens_details\":{\"reasoning_tokens\":%d},\"total_tokens\":%d%s}",
                st.prompt_tokens, st.cached_tokens, st.generated_tokens, st.reasoning_tokens,
-               st.prompt_tokens + st.generated_tokens);
+               st.prompt_tokens + st.generated_tokens, r->clamped ? ",\"max_tokens_clamped\":true" : "");
 }
 
 static void write_string_or_null(buf *out, const char *name, str v) {
