@@ -157,7 +157,8 @@ void cache_fingerprint(const engine *e, const engine_opts *o, const kv_spec *kv,
                numerics_name(d->num), o->compat_mlx_lm, e->info->context_max, e->info->state_bytes);
     for (int i = 0; i < kv->n_layers; i++) {
         const kv_layer *l = &kv->layer[i];
-        buf_printf(&text, " %d/%d/%d/%d/%d", l->heads, l->k_width, l->v_width, l->group, l->latent);
+        buf_printf(&text, " %d/%d/%d/%d/%d/%d/%d.%d.%d/%d.%d.%d", l->of, l->heads, l->k_width, l->v_width, l->group,
+                   l->latent, l->k.bits, l->k.rotated, l->k.group, l->v.bits, l->v.rotated, l->v.group);
     }
     for (int g = 0; g < kv->n_groups; g++) buf_printf(&text, " w%d/%zu", kv->window[g], d->vt->kv_page_bytes(d, kv, g));
     buf_printf(&text, " %s %s %d %016llx", dtype_name(kv->type), e->info->kv.scheme, kv->both,

@@ -292,9 +292,10 @@ bool tier_wants(tier *t, gen *g) {
         r->read = cold_read_open(t->store, heads, r->n);
         free(heads);
         g->restore = r;
+        if (!r->n) tier_forget(g); /* memory has it all, though not where a lookup goes first */
     }
     free(s.key);
-    return upto > from;
+    return g->restore != NULL;
 }
 
 void tier_forget(gen *g) {

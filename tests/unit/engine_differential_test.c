@@ -51,6 +51,7 @@ typedef struct request {
 typedef struct world {
     char path[300];
     numerics num;
+    const char *kv_quant;
     request q[REQUESTS_MAX];
     int n;
 } world;
@@ -156,8 +157,14 @@ static bool world_make(world *w) {
                      .device = {.num = w->num, .threads = 1},
                      .batch = 1,
                      .context_length = 0,
+                     .kv_quant = w->kv_quant,
                      .prompt_cache = -1};
     engine *e = engine_open(&o, &err);
+    if (!e && w->kv_quant) { /* not for these widths */
+        w->kv_quant = o.kv_quant = NULL;
+        err = (error){0};
+        e = engine_open(&o, &err);
+    }
     if (!e) return fails("cannot open: %s", err.msg);
     const int32_t vocab = engine_model(e)->vocab;
     const size_t room = (size_t)MIN(engine_context(e) - REPLY_MAX - 1, PROMPT_MAX);
@@ -206,7 +213,7 @@ static engine_opts company_opts(const world *w, const char *ssd) {
                      .device = {.num = w->num, .threads = 1 + (int)rnd(2)},
                      .batch = 1 + (int)rnd(6),
                      .prefill_chunk = chunks[rnd(COUNT(chunks))],
-                     .context_length = 0,
+                     .kv_quant = w->kv_quant,
                      .ssd_cache = ssd,
                      .ssd_cache_max = chance(70) ? 0 : random_size(65536) * 8,
                      .ssd_cache_verify = chance(20)};
@@ -216,9 +223,10 @@ static engine_opts company_opts(const world *w, const char *ssd) {
 
 static const char *opts_text(const engine_opts *o) {
     static char text[300];
-    snprintf(text, sizeof text, "%s threads %d batch %d chunk %d cache %lld budget %zu ssd %s max %zu verify %d",
-             numerics_name(o->device.num), o->device.threads, o->batch, o->prefill_chunk, (long long)o->prompt_cache,
-             o->memory_budget, o->ssd_cache ? o->ssd_cache : "-", o->ssd_cache_max, o->ssd_cache_verify);
+    snprintf(text, sizeof text, "%s kv %s threads %d batch %d chunk %d cache %lld budget %zu ssd %s max %zu verify %d",
+             numerics_name(o->device.num), o->kv_quant ? o->kv_quant : "-", o->device.threads, o->batch,
+             o->prefill_chunk, (long long)o->prompt_cache, o->memory_budget, o->ssd_cache ? o->ssd_cache : "-",
+             o->ssd_cache_max, o->ssd_cache_verify);
     return text;
 }
 
@@ -363,6 +371,7 @@ static bool round_run(const char *path, uint64_t seed) {
     failure[0] = 0;
     snprintf(w.path, sizeof w.path, "%s", path);
     w.num = (numerics[]){NUM_DEFAULT, NUM_DEFAULT, NUM_F32, NUM_INT8}[rnd(4)];
+    w.kv_quant = (const char *[]){NULL, NULL, NULL, "8", "4", "turbo"}[rnd(6)];
     if (!world_make(&w)) return false;
     char ssd[] = "/tmp/hearth_differential.XXXXXX", command[100];
     if (!mkdtemp(ssd)) return fails("no temporary directory");
