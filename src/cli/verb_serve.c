@@ -14,7 +14,8 @@
 
 enum {
     GRACE_S = 60, /* after the drain: for what is written to disk; then the process is ended */
-    SMALL_CONTEXT = 4096
+    SMALL_CONTEXT = 4096,
+    MODELS_FRESH_S = 30 /* how long a list of the store is good */
 };
 
 static bool log_options(const options *o, error *err) {
@@ -50,6 +51,43 @@ static bool is_child(const options *o) {
     return o->unix_path && getenv("HEARTH_FRONT");
 }
 
+/* The models of the store beside the served one, from their headers; looked at again after half a minute. */
+static void other_models_read(const char *served, buf *text) {
+    size_t n;
+    hub_model *m = hub_list(&n);
+    device *d = device_cpu_open(&(device_opts){.threads = 1, .rows_max = 1}, NULL);
+    for (size_t i = 0; d && i < n; i++) {
+        checkpoint *c = strcmp(m[i].name, served) ? checkpoint_open(m[i].path, NULL) : NULL;
+        model *headers = c ? model_open(c, d, &(model_opts){.plan_only = true}, NULL) : NULL;
+        if (headers) {
+            buf_puts(text, ",{\"id\":");
+            json_write_string(text, str_of(m[i].name));
+            buf_printf(text, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"", (long long)clock_unix());
+            buf_puts(text, ",\"vision\":false,\"tier\":");
+            json_write_string(text, str_of(model_describe(headers)->tier));
+            buf_putc(text, '}');
+        }
+        model_close(headers);
+        checkpoint_close(c);
+    }
+    if (d) device_close(d);
+    hub_list_free(m, n);
+}
+
+static void other_models(const char *served, buf *out) {
+    static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+    static buf text;
+    static int64_t seen;
+    pthread_mutex_lock(&mu);
+    if (!seen || clock_unix() - seen >= MODELS_FRESH_S) {
+        text.n = 0;
+        other_models_read(served, &text);
+        seen = clock_unix();
+    }
+    buf_str(out, buf_view(&text));
+    pthread_mutex_unlock(&mu);
+}
+
 /* Directories that are asked for are made. The default path of the response store lives as long as the process. */
 static bool files_open(const options *o, server_opts *s, error *err) {
     static char *file;
@@ -83,6 +121,7 @@ static bool settings(const options *o, const text_list *keys, server_opts *out, 
     if (o->given.min_p) s.min_p = (float)o->min_p;
     if (o->given.top_k) s.top_k = (int32_t)o->top_k;
     s.max_tokens = o->max_tokens;
+    if (!is_child(o)) s.other_models = other_models; /* the parent lists what it can start */
     s.keep_header_lines = o->keep_header_lines;
     s.bodies_max = cli_requests_bytes() / 3;
     s.behind_front = is_child(o);

@@ -35,8 +35,10 @@ static void write_model(const server *s, const engine *e, buf *b) {
     const bool chat = t != NULL, embeds = engine_embedding(e) != NULL;
     const bool thinks = chat && chat_template_reads(t, "enable_thinking") && chat_template_thinks(t);
     const ability flat[] = {
-        {"reasoning", thinks},  {"vision", false},   {"audio", false},    {"tools", chat}, {"structured_output", true},
-        {"embeddings", embeds}, {"adapters", false}, {"training", false}, {"dsa", false},  {"mtp", false}};
+        {"reasoning", thinks}, {"vision", false},           {"audio", false},
+        {"tools", chat},       {"structured_output", true}, {"embeddings", embeds},
+        {"adapters", false},   {"training", false},         {"dsa", m->family && !strcmp(m->family, "glm_moe_dsa")},
+        {"mtp", false}};
     const ability able[] = {{"chat_completions", chat},  {"text_completions", true}, {"anthropic_messages", chat},
                             {"responses", chat},         {"streaming", true},        {"tools", chat},
                             {"structured_output", true}, {"logprobs", true},         {"embeddings", embeds},
@@ -67,6 +69,7 @@ static void reply_models(http_req *q, bool shown) {
     buf b = {0};
     buf_puts(&b, "{\"object\":\"list\",\"data\":[");
     if (shown) write_model(q->s, atomic_load(&q->s->e), &b);
+    if (shown && q->s->o.other_models) q->s->o.other_models(engine_model_id(atomic_load(&q->s->e)), &b);
     buf_puts(&b, "]}");
     reply_json(q, 200, &b);
 }

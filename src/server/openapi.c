@@ -278,7 +278,7 @@ static void write_operation(buf *b, const route *r) {
     size_t i = body_of(r);
     bool has_body = i < COUNT(bodies);
     char method[16] = "";
-    for (size_t k = 0; r->method[k] && k < sizeof method - 1; k++) method[k] = (char)tolower(r->method[k]);
+    for (size_t k = 0; k < sizeof method - 1 && r->method[k]; k++) method[k] = (char)tolower(r->method[k]);
     buf_printf(b, "\"%s\":{\"operationId\":\"%s", method, method);
     for (const char *p = r->pattern; *p; p++) buf_putc(b, isalnum((unsigned char)*p) ? *p : '_');
     buf_puts(b, "\"");

@@ -81,11 +81,11 @@ static bool damaged(response_store *s) {
 }
 
 static bool put_aside(const char *path) {
-    char *aside = mem_alloc(strlen(path) + 16);
-    sprintf(aside, "%s.damaged", path);
-    bool ok = rename(path, aside) == 0;
-    if (ok) log_warn("response store: %s is damaged; it is now %s", path, aside);
-    free(aside);
+    buf aside = {0};
+    buf_printf(&aside, "%s.damaged", path);
+    bool ok = rename(path, aside.p) == 0;
+    if (ok) log_warn("response store: %s is damaged; it is now %s", path, aside.p);
+    buf_free(&aside);
     return ok;
 }
 

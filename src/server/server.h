@@ -39,6 +39,9 @@ typedef struct server_opts {
     const char *response_store; /* file of /v1/responses' memory; "memory": lost at the end; NULL: nothing is stored */
     int64_t response_ttl_s;     /* 0: an hour */
     size_t response_bytes;      /* of all stored responses; 0: 32 MiB */
+    /* Appends the objects of models that could be served but are not, each with a comma in front, for GET /v1/models;
+     * from several threads. May be NULL. */
+    void (*other_models)(const char *served, buf *out);
 } server_opts;
 #define SERVER_OPTS_INIT \
     { .temperature = NAN, .top_p = NAN, .min_p = NAN, .top_k = -1 }

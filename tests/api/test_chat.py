@@ -261,8 +261,7 @@ def test_known_and_without_effect(server):
 
 
 @pytest.mark.parametrize("field,value", [
-    ("response_format", {"type": "json_object"}),
-    ("guided_regex", "a+"), ("adapter", "x"), ("xtc_probability", 0.5), ("hlg", {"enabled": True}), ("tool_choice", "required"),
+    ("adapter", "x"), ("xtc_probability", 0.5), ("hlg", {"enabled": True}), ("tool_choice", "required"),
     ("modalities", ["audio"]), ("min_tokens", 5)])
 def test_known_and_unsupported(server, field, value):
     status, e = server.error({"messages": [{"role": "user", "content": "x"}], field: value})

@@ -125,3 +125,15 @@ def test_golden_over_http(real):
         assert near(r["data"][0]["embedding"], unit(vectors[at[0]][:width]))
     model = json.loads(s.call("GET", "/v1/models")[2])["data"][0]
     assert model["embeddings"] and model["capabilities"]["embeddings"]
+
+
+def test_models_of_the_store_are_listed(real, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEARTH_HOME", str(tmp_path))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/other").symlink_to(ROOT / "tests/data/models/llama-q4")
+    (tmp_path / "models/broken").mkdir()
+    s = real("tests/data/models/qwen3_embedding")
+    first, *others = json.loads(s.call("GET", "/v1/models")[2])["data"]
+    assert first["embeddings"] and first["capabilities"]["chat_completions"] is False and first["system_fingerprint"].startswith("hearth-")
+    mine = [m for m in others if m["id"] == "other"]
+    assert mine and mine[0]["tier"] in ("targeted", "generic") and mine[0]["vision"] is False and not any(m["id"] == "broken" for m in others)
