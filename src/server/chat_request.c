@@ -547,6 +547,7 @@ static int family_thinking(const engine *e) {
 static int resolve(const http_req *q, const chat_request *r, const engine *e) {
     const json *explicit = json_get(r->template_kwargs, "enable_thinking");
     if (json_is(explicit, JSON_BOOL)) return explicit->boolean ? 1 : -1;
+    if (r->thinking_budget == 0) return -1; /* cleaner than a block that is closed at once */
     if (r->asked_thinking) return r->asked_thinking;
     if (r->reasoning_effort.n) return str_is(r->reasoning_effort, "none") ? -1 : 1;
     return q->s->o.thinking ? q->s->o.thinking : family_thinking(e);

@@ -66,7 +66,8 @@ static void emit(output *o, output_kind kind, const char *p, size_t n) {
     if (plain < n) { /* a mark where none belongs: shown with other special tokens, and where a call was none */
         emit(o, kind, p, plain);
         str mark = mark_spelled((str){p + plain, 1});
-        if (o->keep_special || (uint8_t)p[plain] >= CALL_MARK_BYTE) emit(o, kind, mark.p, mark.n);
+        if (o->keep_special || ((uint8_t)p[plain] >= CALL_MARK_BYTE && (uint8_t)p[plain] <= CALL_MARK_LAST))
+            emit(o, kind, mark.p, mark.n);
         return emit(o, kind, p + plain + 1, n - plain - 1);
     }
     if (!n) return;
@@ -291,6 +292,54 @@ static bool think_after(output *o, bool final) {
     return open != SIZE_MAX;
 }
 
+/* ---- channels (gpt-oss): [start ROLE] channel NAME [to=functions.TOOL] message TEXT end ---------------------------
+ */
+static size_t mark_at(str s) { /* the first mark that ends a message */
+    size_t at = 0;
+    while (at < s.n && (uint8_t)s.p[at] < MARK_BYTE) at++;
+    return at;
+}
+
+static str word_behind(str s, str what) {
+    size_t at = str_find(s, what);
+    if (at == SIZE_MAX) return (str){0};
+    str rest = str_slice(s, at + what.n, s.n);
+    size_t n = 0;
+    while (n < rest.n && !str_space(rest.p[n]) && (uint8_t)rest.p[n] < MARK_BYTE) n++;
+    return str_slice(rest, 0, n);
+}
+
+/* A header is over where its message begins. */
+static bool channel_head(output *o, bool final) {
+    str s = buf_view(&o->held);
+    size_t n = str_find(s, MARK_MESSAGE);
+    if (n == SIZE_MAX) {
+        if (final && mark_at(s) == s.n) answer_add(o, s, true); /* a reply that has no channels */
+        return false;
+    }
+    str head = str_slice(s, 0, n), tool = word_behind(head, STR("to=functions."));
+    bool call = o->tools && tool.n && calls_begin(&o->calls, tool);
+    o->think = !call && str_is(word_behind(head, MARK_CHANNEL), "analysis") ? THINK_INSIDE : THINK_AFTER;
+    held_drop(o, n + 1);
+    return true;
+}
+
+static bool channel_step(output *o, bool final) {
+    if (o->think == THINK_BEFORE) return channel_head(o, final);
+    str s = buf_view(&o->held);
+    size_t n = mark_at(s);
+    if (o->think == THINK_INSIDE)
+        reason(o, n);
+    else
+        answer_add(o, str_slice(s, 0, n), final && n == s.n);
+    bool ended = n < s.n;
+    if (ended && o->calls.in) calls_add(&o->calls, STR(""), true);
+    /* The channel's own mark belongs to the next header. */
+    held_drop(o, ended && !str_starts(str_slice(s, n, s.n), MARK_CHANNEL) ? n + 1 : n);
+    if (ended) o->think = THINK_BEFORE;
+    return ended;
+}
+
 static void text_add(output *o, str s, bool final) {
     static bool (*const step[])(output *, bool) = {think_before, think_inside, think_closing, think_after};
     if (!o->split) {
@@ -298,7 +347,7 @@ static void text_add(output *o, str s, bool final) {
         return;
     }
     buf_str(&o->held, s);
-    while (step[o->think](o, final)) continue;
+    while (o->form->channels ? channel_step(o, final) : step[o->think](o, final)) continue;
     if (final && o->think != THINK_AFTER) content_add(o, (str){"", 0}, true);
 }
 
@@ -334,6 +383,8 @@ static void mark_find(output *o, str mark) {
 
 static void marks_find(output *o) {
     if (o->split) mark_find(o, o->form->open), mark_find(o, o->form->close);
+    if (o->split && o->form->channels)
+        mark_find(o, MARK_MESSAGE), mark_find(o, MARK_START), mark_find(o, MARK_CONSTRAIN), mark_find(o, MARK_CALL);
     if (!o->tools) return;
     const call_form *f = o->tools->form;
     const str all[] = {f->mark[0].text, f->mark[1].text, f->mark[2].text, f->close,     f->invoke_close,

@@ -673,6 +673,16 @@ void calls_add(calls *c, str s, bool final) {
     c->held.n = 0;
 }
 
+bool calls_begin(calls *c, str name) {
+    if (!call_named(c, name)) return false;
+    c->in = true;
+    c->stage = CALL_JSON;
+    c->after = CALL_BLOCK_END;
+    c->at = c->mark_end = c->held.n = 0;
+    scan_start(&c->scan);
+    return true;
+}
+
 void calls_deinit(calls *c) {
     buf_free(&c->held), buf_free(&c->name), buf_free(&c->args);
 }

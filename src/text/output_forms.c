@@ -5,7 +5,9 @@
 #include "output_internal.h"
 
 /* ---- marks that are tokens only ---------------------------------------------------------------------------------- */
-static const char *const token_marks[] = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|\"|>"};
+static const char *const token_marks[] = {"<|channel|>", "<|message|>",   "<|start|>",    "<|channel>",
+                                          "<channel|>",  "<|tool_call>",  "<tool_call|>", "<|\"|>",
+                                          "<|end|>",     "<|constrain|>", "<|call|>"};
 
 str mark_spelled(str mark) {
     if (mark.n != 1 || (uint8_t)mark.p[0] < MARK_BYTE) return mark;
@@ -14,9 +16,10 @@ str mark_spelled(str mark) {
 
 /* ---- thinking ---------------------------------------------------------------------------------------------------- */
 #define FORM(name, open, close) \
-    { name, STR(open), STR(close), {0}, STR("\n" close "\n\n"), false }
+    { name, STR(open), STR(close), {0}, STR("\n" close "\n\n"), false, false }
 static const think_form think_forms[] = {
-    {"gemma", STR("\xF8"), STR("\xF9"), STR("thought\n"), STR("<channel|>"), true},
+    {"harmony", MARK_CHANNEL, MARK_END, {0}, STR("<|end|><|start|>assistant<|channel|>final<|message|>"), true, true},
+    {"gemma", STR("\xF8"), STR("\xF9"), STR("thought\n"), STR("<channel|>"), true, false},
     FORM("mistral", "[THINK]", "[/THINK]"),
     FORM("seed", "<seed:think>", "</seed:think>"),
     FORM("cohere", "<|START_THINKING|>", "<|END_THINKING|>"),
@@ -62,6 +65,7 @@ str think_form_open(const think_form *f) {
     }
 
 static const call_form call_forms[] = {
+    {.name = "harmony", .sign = MARK_CHANNEL},
     {.name = "gemma",
      .sign = STR("\xFA"),
      .mark = {{STR("\xFA"), CALL_GEMMA}},

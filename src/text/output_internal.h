@@ -7,7 +7,13 @@
 enum { MARKS_MAX = 16 };
 /* A mark that only a token can be (no text spells it) travels through the machine as one byte that no text holds, this
  * and those above it. */
-enum { MARK_BYTE = 0xF8, CALL_MARK_BYTE = 0xFA /* the first that belongs to calls */ };
+enum { MARK_BYTE = 0xF5, CALL_MARK_BYTE = 0xFA, CALL_MARK_LAST = 0xFC /* of calls: shown where a call was none */ };
+#define MARK_CHANNEL   STR("\xF5") /* of harmony, gpt-oss's form */
+#define MARK_MESSAGE   STR("\xF6")
+#define MARK_START     STR("\xF7")
+#define MARK_END       STR("\xFD")
+#define MARK_CONSTRAIN STR("\xFE")
+#define MARK_CALL      STR("\xFF")
 /* The text of a token that a mark byte stands for; other marks are their own text. */
 str mark_spelled(str mark);
 static inline bool mark_is_token(str mark) {
@@ -20,6 +26,7 @@ struct think_form {
     str header;    /* first line of a block that is no reasoning, with its line break */
     str ending;    /* closes a block from within, spelled as tokens are */
     bool by_token; /* only the tokens themselves are marks, and a block may open anywhere */
+    bool channels; /* messages with a channel each: analysis is thinking, to=functions.NAME a call */
 };
 
 /* ---- JSON as it comes (output_values.c) -------------------------------------------------------------------------- */
@@ -135,6 +142,8 @@ typedef struct calls {
     bool failed, ended;
 } calls;
 void calls_add(calls *c, str s, bool final);
+/* The text to come is the arguments of a call of this tool; false: there is no such tool. */
+bool calls_begin(calls *c, str name);
 void calls_deinit(calls *c);
 bool calls_mark_in(const tool_list *l, str s, size_t *at); /* the first mark of a call in s */
 size_t calls_mark_partial(const tool_list *l, str s);      /* bytes at its end that may become a mark */

@@ -436,7 +436,11 @@ engine *fake_engine_open(const fake_opts *o, error *err) {
     if (!e->o.queue_max) e->o.queue_max = 100000;
     e->a = arena_new(0);
     e->tok = make_tokenizer(e->a, err);
-    e->tmpl = e->tok ? chat_template_from(str_of(template_text), (str){0}, STR("<|endoftext|>"), err) : NULL;
+    buf file = {0};
+    if (o->template_file && !file_read(&file, o->template_file, 1 << 20, err)) return NULL;
+    str source = o->template_file ? buf_view(&file) : str_of(template_text);
+    e->tmpl = e->tok ? chat_template_from(source, (str){0}, STR("<|endoftext|>"), err) : NULL;
+    buf_free(&file);
     e->defaults = (gen_defaults){o->config_temperature, NAN, NAN, -1};
     e->info = (model_info){
         .family = "fake", .architecture = "fake", .tier = "generic", .quantization = "none", .n_params = 256};

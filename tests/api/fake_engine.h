@@ -7,6 +7,7 @@ typedef struct fake_opts {
     int fixed;                /* 1: as if --context-length was given */
     int embeds;               /* 1: it is an embedding model of FAKE_WIDTH */
     float config_temperature; /* as if from generation_config.json; NAN: none */
+    const char *template_file; /* a chat template instead of the built-in one */
     bool failed;
     const char *model_id; /* NULL: test/scripted */
 } fake_opts;

@@ -70,6 +70,7 @@ static bool set(settings *o, const char *name, char *value) {
     if (!strcmp(name, "max-tokens")) return o->s.max_tokens = atoll(value), true;
     if (!strcmp(name, "temperature")) return o->s.temperature = (float)atof(value), true;
     if (!strcmp(name, "config-temperature")) return o->f.config_temperature = (float)atof(value), true;
+    if (!strcmp(name, "template")) return o->f.template_file = value, true;
     if (!strcmp(name, "engine-failed")) return o->f.failed = true, true;
     if (!strcmp(name, "fail-load")) return o->fail_load = value, true;
     return false;

@@ -11,8 +11,9 @@ static tool_list *lists[32];
 static size_t n_lists;
 static const char *const specials[] = {"<|tool_call>", "<tool_call|>", "<|\"|>",   "<|channel>",
                                        "<channel|>",   "<think>",      "</think>", "[TOOL_CALLS]"};
-static const char *const forms[] = {"gemma",    "deepseek-v4", "minimax", "seed", "minicpm", "glm",   "qwen",
-                                    "deepseek", "kimi",        "mistral", "phi",  "cohere",  "llama", "hermes"};
+static const char *const forms[] = {"gemma", "deepseek-v4", "minimax",  "seed",   "minicpm",
+                                    "glm",   "qwen",        "deepseek", "kimi",   "mistral",
+                                    "phi",   "cohere",      "llama",    "hermes", "harmony"};
 
 static void open_parts(void) {
     static const char tools[] =

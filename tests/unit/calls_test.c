@@ -227,7 +227,8 @@ static void every_cut(const json *c, str text, const json *all_tools, const json
     const json *think = json_get(c, "think");
     assert_non_null(form);
     static const json none = {.type = JSON_ARRAY};
-    size_t n = segments_of(text, str_is(str_of(call_form_name(form)), "gemma") ? tokens : &none, seg);
+    str name = str_of(call_form_name(form));
+    size_t n = segments_of(text, str_is(name, "gemma") || str_is(name, "harmony") ? tokens : &none, seg);
     tokenizer *t = tokenizer_for(seg, n, tokens);
     tool_list *l = tool_list_new(tools ? tools : all_tools, form);
     output_opts o = {.tools = l,
