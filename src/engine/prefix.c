@@ -507,7 +507,7 @@ void prefix_keep(prefix *p, sequence *s) {
         marks_use(p, x);
     }
     prefix_leave(p, s);
-    if (x >= 0) prefix_prune(p, x);
+    if (x >= 0 && tail) prefix_prune(p, x); /* leaving looked after the block it stood in */
 }
 
 void prefix_leave(prefix *p, sequence *s) {
