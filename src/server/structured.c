@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "internal.h"
 
-enum { CACHE_SIZE = 32, CHOICES_LIMIT = 10000 };
+enum { CACHE_SIZE = 16, CHOICES_LIMIT = 10000 };
 
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
 static bool set(chat_request *r, int rank, grammar_spec s) {

@@ -73,6 +73,11 @@ grammar *grammar_compile(const grammar_spec *spec, grammar_vocab *v, error *err)
         grammar_drop(g);
         return NULL;
     }
+    if (v) { /* the first mask is the dearest: it is made here, not in the engine's thread */
+        matcher *m = matcher_new(g);
+        matcher_mask(m);
+        matcher_free(m);
+    }
     return g;
 }
 grammar *grammar_keep(grammar *g) {

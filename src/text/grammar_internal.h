@@ -196,7 +196,7 @@ typedef struct base_mask {
     uint32_t *cross; /* [CROSS_MAX] borrows; trie nodes where the part ended and more follows */
     uint32_t n_cross;
 } base_mask;
-enum { BASE_MASKS = 128, CROSS_MAX = 1 << 14 };
+enum { BASE_MASKS = 64, CROSS_MAX = 1 << 14 };
 
 struct grammar {
     atomic_int refs;
@@ -216,7 +216,8 @@ struct grammar {
         uint8_t verdict;
     } * alive; /* [ALIVE_CAP] */
     uint32_t n_alive;
-    bool overflow; /* a table was full: the result of this call is void */
+    bool overflow;  /* a table was full or the budget spent: the result of this call is void */
+    int64_t budget; /* left for this call */
     /* scratch of a closure */
     item *work;
     uint32_t n_work, *queue, n_queue, *slot;
@@ -245,6 +246,7 @@ void machine_close(grammar *g);
 uint32_t state_step(grammar *g, uint32_t s, uint8_t cls);
 uint32_t state_after(grammar *g, uint32_t k); /* what a return to k leads to */
 uint32_t state_base(grammar *g, uint32_t s, uint32_t *k);
+void budget_start(grammar *g);
 bool state_tidy(grammar *g, bool must); /* frees states nobody holds when room is short */
 
 /* ---- the vocabulary's tries (grammar_vocab.c) -------------------------------------------------------------------- */

@@ -170,13 +170,14 @@ const uint64_t *matcher_mask(matcher *m) {
         for (size_t i = 0; i < g->vocab->n_eos; i++) bit_set(m->bits, g->vocab->eos[i]);
         m->mask_state = STATE_UNKNOWN;
     } else if (m->mask_state != m->state) {
+        budget_start(g);
         mask_make(g, m->state, m->bits);
-        if (g->overflow) {
+        if (g->overflow && g->budget >= 0) { /* room was short, not time */
             state_tidy(g, true);
             mask_make(g, m->state, m->bits);
-            m->failed = g->overflow;
-            g->overflow = false;
         }
+        m->failed = g->overflow;
+        g->overflow = false;
         m->mask_state = m->failed ? STATE_UNKNOWN : m->state;
     }
     pthread_mutex_unlock(&g->mu);

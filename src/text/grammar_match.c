@@ -8,15 +8,16 @@
 
 enum {
     K_CAP = 1 << 16,
-    STATE_CAP = 1 << 15,
-    K_ITEMS = 1 << 20,
-    STATE_ITEMS = 1 << 20,
+    STATE_CAP = 1 << 14,
+    K_ITEMS = 1 << 19,
+    STATE_ITEMS = 1 << 19,
     WORK_CAP = 1 << 15, /* items of one closure */
     SLOT_CAP = 1 << 17,
     ALIVE_CAP = 1 << 16, /* pairs of an AND whose fate is known */
     ALIVE_TRIES = 1024,  /* pairs looked at before the answer is "perhaps" */
     UNION_DEPTH = 64,
-    AND_MAX = 64, /* AND places in one state */
+    BUDGET = 6000000, /* places looked at for one mask or token: some tens of milliseconds */
+    AND_MAX = 64,     /* AND places in one state */
 };
 
 /* ---- sets, each kept once ---------------------------------------------------------------------------------------- */
@@ -255,6 +256,13 @@ static uint32_t branch_to(const program *p, const op *o, uint8_t byte) {
     }
     return lo < o->b && e[lo].lo <= byte ? e[lo].to : PC_DEAD;
 }
+static void spend(grammar *g, uint32_t places) {
+    g->budget -= (int64_t)places + 8;
+    if (g->budget < 0) g->overflow = true;
+}
+void budget_start(grammar *g) {
+    g->budget = BUDGET;
+}
 static uint32_t step_compute(grammar *g, uint32_t s, uint8_t cls) {
     const program *p = &g->p;
     const uint8_t byte = p->byte[cls];
@@ -281,6 +289,7 @@ static uint32_t step_compute(grammar *g, uint32_t s, uint8_t cls) {
             if (to != PC_DEAD) closure_add(g, to, 0, 0, w.k);
         }
         closure_run(g);
+        spend(g, g->s.n[s] + g->n_work);
         if (!g->need_and || g->overflow) return closure_end(g);
         if (!and_open(g, g->need_and, 0)) return STATE_DEAD;
     }
@@ -410,6 +419,12 @@ static bool common_find(const grammar *g, uint32_t s, uint32_t *found) {
         if (at == n) return false;
         need = MAX(need, at);
     }
+    /* Not at a counter: the part would end with every repetition. */
+    for (; need < n; need++) {
+        const item *e = &g->k.item[g->k.at[list[need]]];
+        if (g->p.op[e->pc].kind != OP_LOOP) break;
+    }
+    if (need == n) return false;
     *found = list[need];
     return true;
 }
@@ -568,6 +583,7 @@ bool machine_open(grammar *g, error *err) {
     memset(g->and_left, 0xFF, g->p.n_op * sizeof *g->and_left);
     set_intern(g, &g->k, &(item){.pc = PC_ACCEPT}, 1);
     set_intern(g, &g->k, &(item){.pc = PC_HOLE}, 1);
+    budget_start(g);
     g->start = state_at(g, g->p.root, 0);
     if (g->overflow) return error_set(err, ERR_INVALID, "the grammar is too large: its first step has too many ways");
     if (!g->start) return error_set(err, ERR_INVALID, "no text at all satisfies the grammar");
@@ -629,12 +645,13 @@ bool matcher_accept_bytes(matcher *m, str s) {
     for (size_t at = 0, n; ok && at < s.n; at += n) { /* in pieces: room is made between them */
         n = MIN(s.n - at, TOKEN_BYTES_MAX);
         state_tidy(g, false);
+        budget_start(g);
         uint32_t to = bytes_step(g, m->state, s.p + at, n);
-        if (g->overflow) {
+        if (g->overflow && g->budget >= 0) { /* room was short, not time */
             state_tidy(g, true);
             to = bytes_step(g, m->state, s.p + at, n);
-            m->failed |= g->overflow;
         }
+        m->failed |= g->overflow;
         ok = to != STATE_DEAD && !g->overflow;
         g->overflow = false;
         if (ok) m->state = to;

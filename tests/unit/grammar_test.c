@@ -364,6 +364,20 @@ static void test_hostile(void **state) {
     assert_non_null(g);
     assert_true(accepts(g, STR("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaab")));
     grammar_drop(g);
+    b.n = 0; /* a deterministic automaton of 2^20 states and more: followed, or given up, but never for long */
+    buf_puts(&b, "{\"kind\":\"regex\",\"text\":\"(a|b|ab)*a((a|b)(a|b|ba)){20,30}(c|(d?e?){3,900})\"}");
+    arena *a = arena_new(0);
+    str token[TOKENS];
+    grammar_vocab *v = small_vocab(token, a);
+    g = compile_text(b.p, v, &err);
+    assert_non_null(g);
+    matcher *m = matcher_new(g);
+    for (int i = 0; i < 200 && matcher_mask(m); i++)
+        if (!matcher_accept_bytes(m, draw(2) ? STR("a") : STR("b"))) break;
+    matcher_free(m);
+    grammar_drop(g);
+    grammar_vocab_drop(v);
+    arena_free(a);
     b.n = 0;
     buf_puts(&b, "{\"schema\":{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{");
     for (int i = 0; i < 2000; i++) buf_printf(&b, "%s\"property%d\":{\"type\":\"string\"}", i ? "," : "", i);
