@@ -6,6 +6,9 @@
 #undef fields
 #include "../../src/server/chat_request.c"
 #include "../../src/server/tools.c"
+#define bad_type structured_bad_type
+#include "../../src/server/structured.c"
+#undef bad_type
 
 static tokenizer *tok;
 static chat_template *tmpl;
@@ -16,10 +19,12 @@ const tokenizer *engine_tokenizer(const engine *e) {
 const chat_template *engine_template(const engine *e) {
     return tmpl;
 }
-void http_header_add(http_req *q, const char *name, const char *value) {
-}
+void http_header_add(http_req *q, const char *name, const char *value) {}
 const model_info *engine_model(const engine *e) {
     return &info;
+}
+bool http_body_hold(http_req *q, size_t n, error *err) {
+    return true;
 }
 void http_body_free(http_req *q) {
     buf_free(&q->body);
@@ -52,7 +57,7 @@ static void check(const chat_request *r) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (!tok) open_parts();
     if (!n) return 0;
-    server s = {.o = {.body_max = 1 << 20}};
+    server s = {.o = {.body_max = 1 << 20, .bodies_max = 64 << 20}};
     http_req q = {.s = &s, .a = arena_new(0)};
     buf_add(&q.body, data + 1, n - 1);
     chat_request r;
