@@ -263,7 +263,9 @@ def test_death_under_streams(shared, script, needle):
 
 def test_death_while_idle_and_while_loading(isolated):
     s = isolated("--quick-death", 1, "--load", 400)
-    assert s.call("GET", "/health")[0] == 503 and s.engine()["state"] == "loading"
+    assert s.call("GET", "/health")[0] == 503
+    while s.engine()["state"] != "loading":
+        time.sleep(0.005)
     assert s.error(script_body({"text": "x"}))[0] == 503
     s.kill()
     time.sleep(0.1)
@@ -328,7 +330,8 @@ def test_the_parent_dies():
         s = Isolated(*(["--load", 3000] if stage == "loading" else []))
         if stage != "loading":
             s.ready()
-        e = s.engine()
+        while not (e := s.engine())["pid"]:
+            time.sleep(0.01)
         c = s.post_raw(script_body(ENDLESS, stream=True)) if stage == "decode" else None
         if c:
             read_until(c, TICK)
