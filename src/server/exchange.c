@@ -33,8 +33,9 @@ struct exchange {
     int fd;          /* owns; [f->lock] for those that are not the MHD thread; -1: none */
     uint32_t serial; /* of its slot in f */
     bool upgrade, retried, relayed, listed;
-    bool stream; /* goes out as it comes */
-    bool torn;   /* what has gone out ends inside an event */
+    bool stream;      /* goes out as it comes */
+    bool handed_over; /* to a tunnel: nothing to let go of any more */
+    bool torn;        /* what has gone out ends inside an event */
     uint64_t patient_until;
     buf send; /* owns; the request's head */
     size_t sent;
@@ -226,7 +227,7 @@ static void leave(exchange *x) {
 
 void exchange_free(exchange *x) {
     if (!x) return;
-    leave(x);
+    if (!x->handed_over) leave(x);
     buf_free(&x->send);
     buf_free(&x->in);
     free(x);
@@ -456,9 +457,13 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *p, size_t max) {
 static void on_upgrade(void *arg, struct MHD_Connection *mc, void *state, const char *early, size_t n_early,
                        MHD_socket client, struct MHD_UpgradeResponseHandle *urh) {
     exchange *x = arg;
-    watch_phase(x->q->s->watch, x->q->cn, CONN_REPLY, x->q); /* its end is the tunnel's business now */
-    x->relayed = true;
-    tunnel_open(x->f->tunnels, client, urh, socket_give(x), (str){early, n_early}, buf_view(&x->in));
+    /* libmicrohttpd holds a lock of its own when it says that an upgraded connection is complete: whatever needs one of
+     * ours is done here. */
+    watch_phase(x->q->s->watch, x->q->cn, CONN_REPLY, NULL);
+    x->relayed = x->handed_over = x->q->upgraded = true;
+    int up = socket_give(x);
+    leave(x);
+    tunnel_open(x->f->tunnels, client, urh, up, (str){early, n_early}, buf_view(&x->in));
 }
 
 static enum MHD_Result reply(exchange *x) {
@@ -497,6 +502,10 @@ enum MHD_Result exchange_go_on(http_req *q) {
 }
 
 /* ---- start and stop ---------------------------------------------------------------------------------------------- */
+int front_tunnels(front *f) {
+    return f ? tunnels_count(f->tunnels) : 0;
+}
+
 children *front_children(front *f) {
     return f->all;
 }

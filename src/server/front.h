@@ -72,6 +72,7 @@ front *front_new(server *s, const pool_opts *o, error *err);
 void front_stop(front *f); /* children and upgraded connections end; requests may still be there */
 void front_free(front *f);
 children *front_children(front *f);
+int front_tunnels(front *f);       /* open now; f may be NULL */
 void front_wake_waiting(front *f); /* something changed in the children */
 /* On a worker: starts the exchange for q, or answers. */
 void exchange_begin(http_req *q);
@@ -85,6 +86,7 @@ bool exchange_upgrade_asked(const http_req *q);
 /* ---- after an upgrade (tunnel.c) --------------------------------------------------------------------------------- */
 typedef struct tunnels tunnels;
 tunnels *tunnels_new(error *err);
+int tunnels_count(tunnels *t);
 void tunnels_stop(tunnels *t); /* closes all, and what is opened later */
 void tunnels_free(tunnels *t);
 /* Copies bytes both ways until one side ends. Takes `up` and, through urh, the client's socket. `early`: bytes of the

@@ -60,6 +60,7 @@ struct http_req {
     size_t head_n;          /* bytes of the headers */
     bool needs_host;        /* HTTP/1.1 */
     bool origin_ok;         /* Origin is present and allowed: CORS headers are sent */
+    bool upgraded;          /* its connection is a tunnel's, and nobody watches it */
     bool drop_body, close_after;
     atomic_int phase; /* PHASE_* */
     atomic_int wake;

@@ -290,7 +290,7 @@ static void on_complete(void *arg, struct MHD_Connection *mc, void **state, enum
     http_req *q = *state;
     if (!q) return;
     *state = NULL;
-    watch_phase(s->watch, q->cn, CONN_IDLE, NULL);
+    if (!q->upgraded) watch_phase(s->watch, q->cn, CONN_IDLE, NULL);
     atomic_fetch_add(&s->n.requests, 1);
     atomic_fetch_add(&s->n.bytes_out, q->bytes_out);
     if (q->status >= 500)
@@ -515,10 +515,10 @@ int server_port(const server *s) {
     return s->port;
 }
 
-/* Waits until no request is in progress; false when the time is up. */
-static bool drained(server *s, int ms) {
+/* Waits until no request, and with `tunnels` no upgraded connection, is in progress; false when the time is up. */
+static bool drained(server *s, int ms, bool tunnels) {
     uint64_t end = clock_ns() + (uint64_t)ms * 1000000u;
-    while (watch_requests(s->watch)) {
+    while (watch_requests(s->watch) || (tunnels && front_tunnels(s->front))) {
         if (clock_ns() > end) return false;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
@@ -532,9 +532,9 @@ void server_drain(server *s) {
 void server_stop(server *s, int drain_ms) {
     if (!s) return;
     server_drain(s);
-    if (!drained(s, drain_ms)) {
+    if (!drained(s, drain_ms, true)) {
         watch_cancel_all(s->watch);
-        drained(s, 5000);
+        drained(s, 5000, false);
     }
     MHD_quiesce_daemon(s->daemon); /* the listening socket is ours again */
     pthread_mutex_lock(&s->work_lock);

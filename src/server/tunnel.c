@@ -156,6 +156,14 @@ tunnels *tunnels_new(error *err) {
     return NULL;
 }
 
+int tunnels_count(tunnels *s) {
+    int n = 0;
+    pthread_mutex_lock(&s->lock);
+    for (tunnel *t = s->first; t; t = t->next) n++;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
 void tunnels_stop(tunnels *s) {
     uint64_t one = 1;
     pthread_mutex_lock(&s->lock);
