@@ -206,9 +206,9 @@ def test_leaving_cancels_in_the_child(shared, stream, script):
 
 def test_reader_that_stops_reading(isolated):
     s = isolated("--stall", 1000).ready()
-    full = [s.post_raw(script_body({"text": "x" * 200, "endless": True}, stream=True, max_tokens=8000, n=4, logprobs=True, top_logprobs=20))
+    full = [s.post_raw(script_body({"text": "x" * 200, "endless": True}, stream=True, max_tokens=7000, n=4, logprobs=True, top_logprobs=20))
             for _ in range(4)]
-    time.sleep(0.3)
+    s.wait_metric("hearth_requests_running", 16)
     assert s.chat({"text": "fine"})[1]["choices"][0]["message"]["content"] == "fine"
     s.wait_metric("hearth_requests_running", 0, 8)
     for c in full:

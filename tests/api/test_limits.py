@@ -389,9 +389,9 @@ def test_leaving_during_prefill(server):
 
 def test_reader_that_stops_reading(start):
     s = start("--stall", 1500)
-    full = [s.post_raw(script_body({"text": "x" * 200, "endless": True}, stream=True, max_tokens=8000, n=4, logprobs=True, top_logprobs=20))
+    full = [s.post_raw(script_body({"text": "x" * 200, "endless": True}, stream=True, max_tokens=7000, n=4, logprobs=True, top_logprobs=20))
             for _ in range(8)]
-    time.sleep(0.5)
+    s.wait_metric("hearth_requests_running", 32)
     assert s.chat({"text": "fine"})[1]["choices"][0]["message"]["content"] == "fine"
     s.wait_metric("hearth_requests_running", 0, 8)
     for c in full:
