@@ -100,7 +100,7 @@ def test_idle_is_not_stuck(start):
 
 def test_drain():
     s = Server("--drain", 5000)
-    c = s.post_raw(script_body({"text": "slow text", "delay_ms": 60}, stream=True))
+    c = s.post_raw(script_body({"text": "slow text", "delay_ms": 250}, stream=True))
     read_until(c, b'"content":"s"')
     kept = s.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     read_until(kept, b'"ok"}')

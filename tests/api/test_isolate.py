@@ -349,7 +349,7 @@ def test_the_parent_dies():
 def test_sigterm_drains():
     s = Isolated("--drain", 5000).ready()
     e = s.engine()
-    c = s.post_raw(script_body({"text": "slow text", "delay_ms": 60}, stream=True))
+    c = s.post_raw(script_body({"text": "slow text", "delay_ms": 250}, stream=True))
     read_until(c, b'"content":"s"')
     s.process.terminate()
     time.sleep(0.1)
