@@ -52,7 +52,7 @@ bool cli_engine_opts(const options *o, const char *path, bool one_user, engine_o
     e.kv_late = e.compat_mlx_lm && strcmp(o->verb, "logits") == 0;
     e.queue_max = one_user ? 4 : (int)o->queue;
     e.draft_kind = o->draft_kind;
-    e.requests_bytes = one_user ? 0 : cli_requests_bytes();
+    e.requests_bytes = one_user ? 0 : cli_requests_bytes() + ((size_t)o->response_store_mb << 20);
     *out = e;
     return true;
 }

@@ -18,10 +18,10 @@ _Static_assert(COUNT(skus) <= FIT_SKUS_MAX, "FIT_SKUS_MAX is too small");
  * its memory alone; what does not must fit the RAM. */
 static void sku_fit(fit_sku *out, const struct sku *on, const plan_in *of, const fit_report *r, int32_t context) {
     plan_in in = *of;
-    size_t host = in.text + in.requests + in.process, ram = (size_t)(on->ram_gb * 0.75e9);
+    size_t host = in.tier + in.text + in.requests + in.process, ram = (size_t)(on->ram_gb * 0.75e9);
     bool gpu = on->device_gb > 0;
     in.budget = gpu ? (size_t)(on->device_gb * 0.9e9) : ram;
-    if (gpu) in.text = in.requests = in.process = in.reply = 0;
+    if (gpu) in.tier = in.text = in.requests = in.process = in.reply = 0;
     *out = (fit_sku){
         .name = on->name, .ram_gb = on->ram_gb, .device_gb = on->device_gb, .bandwidth_gbs = on->bandwidth_gbs};
     plan p;
@@ -90,6 +90,7 @@ void engine_fit_running(const engine *e, fit_report *out) {
                      .requests_bytes = e->memory.part[PLAN_REQUESTS],
                      .prompt_cache = e->memory.part[PLAN_CACHE] ? (int64_t)e->memory.part[PLAN_CACHE] : -1};
     plan_inputs(&in, &o, e->parts.device, e->parts.model, e->parts.text_bytes, &spec);
+    in.tier = e->memory.part[PLAN_TIER];
     fit_fill(out, &in, e->id, e->info, e->n_workers);
     out->plan = e->memory;
 }

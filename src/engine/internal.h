@@ -99,7 +99,7 @@ size_t sequence_bytes(const sequence *s, const kv_store *st); /* pages, shared o
 typedef struct plan_in {
     size_t budget, weights, workspace, state; /* state: recurrent bytes of one sequence */
     size_t scratch;                           /* logits and sampler */
-    size_t text, requests, process;           /* as in plan.def */
+    size_t tier, text, requests, process;     /* as in plan.def */
     size_t reply, reply_position;             /* bytes of a generation: fixed, and a position; */
     size_t reply_groups;                      /* its page tables, 4 bytes a page each */
     int32_t queue;                            /* generations that may wait */

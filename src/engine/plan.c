@@ -65,7 +65,7 @@ static size_t work_at(const plan_in *in, int32_t context) {
 static size_t fixed_at(const plan_in *in, int32_t context) {
     size_t n = sum(in->weights, work_at(in, context));
     n = sum(n, sum(times(in->state, (size_t)in->batch), in->scratch));
-    n = sum(n, sum(in->text, replies_at(in, context)));
+    n = sum(n, sum(sum(in->tier, in->text), replies_at(in, context)));
     return sum(n, sum(in->requests, in->process));
 }
 
@@ -161,6 +161,7 @@ void plan_parts(const plan_in *in, const plan *p, int32_t context, memory_plan *
                                   [PLAN_KV] = one,
                                   [PLAN_BATCH] = p ? p->kv_bytes - one : 0,
                                   [PLAN_CACHE] = p ? p->cache_bytes : 0,
+                                  [PLAN_TIER] = in->tier,
                                   [PLAN_TEXT] = in->text,
                                   [PLAN_REPLIES] = replies_at(in, context),
                                   [PLAN_REQUESTS] = in->requests,
@@ -205,8 +206,8 @@ void plan_inputs(plan_in *in, const engine_opts *o, device *d, const model *m, s
                     .weights = info->weight_bytes,
                     .workspace = info->workspace_bytes,
                     .state = info->state_bytes,
-                    .scratch = rows * V * sizeof(float) + hidden + workers * sampler_scratch_bytes(info->vocab) +
-                               tier_memory(o, budget_of(o, info)),
+                    .scratch = rows * V * sizeof(float) + hidden + workers * sampler_scratch_bytes(info->vocab),
+                    .tier = tier_memory(o, budget_of(o, info)),
                     .text = text,
                     .requests = o->requests_bytes,
                     .process = PROCESS_BYTES,
