@@ -197,7 +197,7 @@ size_t gx_token_mark(char out[4], int32_t id) {
     return 4;
 }
 gx gx_token(builder *b, int32_t id) {
-    char mark[4];
+    char mark[4] = {0};
     return gx_lit(b, (str){mark, gx_token_mark(mark, id)});
 }
 uint32_t gx_rule_new(builder *b, const char *name) {

@@ -391,7 +391,7 @@ static uint32_t count_plain(const op *o, uint32_t x) {
 static uint32_t k_plain(grammar *g, uint32_t k, uint32_t at, int depth) {
     if (k == at) return K_HOLE;
     if (k <= K_HOLE || depth == CHAIN_MAX || g->k.n[k] > 8) return k;
-    item e[8];
+    item e[8] = {{0}};
     const uint32_t n = g->k.n[k];
     bool apart = true;
     for (uint32_t i = 0; i < n; i++) {

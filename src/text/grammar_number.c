@@ -144,7 +144,7 @@ static bool is_zero(const decimal *d) {
 }
 static gx bounded(schemas *s, numbers *n, const flat *f, const char *path) {
     builder *b = s->b;
-    decimal low, high;
+    decimal low = {0}, high = {0};
     const decimal *lo = f->low.v ? &low : NULL, *hi = f->high.v ? &high : NULL;
     if ((lo && !decimal_read(f->low.v, &low)) || (hi && !decimal_read(f->high.v, &high)))
         return schema_fail(s, path, "a bound has too many digits");

@@ -395,7 +395,8 @@ static bool braces_take(regex *r, uint32_t *min, uint32_t *max) {
 }
 static r_node *parse_repeat(regex *r) {
     r_node *n = parse_atom(r);
-    while (n && more(r)) {
+    if (!n) return NULL;
+    while (more(r)) {
         uint32_t min, max;
         if (take(r, "*"))
             min = 0, max = GX_INF;
