@@ -514,6 +514,33 @@ static void anything_at_once(void **state) {
     assert_true(hits > 500 && evicted > 1000 && preempted > 10);
 }
 
+/* The only slot waits with a running request for its block; another one ends at a page's edge and can keep nothing. */
+static void nothing_to_keep_is_no_harm(void **state) {
+    engine *e = open_kind(HYBRID, 70000), *lone = open_lone();
+    assert_int_equal(e->plan.cache_slots, 1);
+    static talk a, b;
+    memset(&a, 0, sizeof a);
+    add(&a, 65);
+    add_mark(&a);
+    add(&a, 1);
+    memset(&b, 0, sizeof b);
+    add(&b, 100);
+    fake.step_us = 1000;
+    gen *first = start_in(e, &a, 60, (str){0});
+    const int steps = fake.steps;
+    for (int i = 0; i < 10000 && fake.steps < steps + 4; i++) usleep(200);
+    gen *second = start_in(e, &b, 29, (str){0});
+    finish_talk(second, &b);
+    finish_talk(first, &a);
+    fake.step_us = 0;
+    assert_int_equal((b.n - 1) % KV_PAGE, 0);
+    books_check(e);
+    cold(lone, &a);
+    cold(lone, &b);
+    engine_close(e);
+    engine_close(lone);
+}
+
 static void zero_is_off(void **state) {
     engine *e = open_kind(DENSE, -1);
     static talk t, c;
@@ -597,6 +624,7 @@ int main(void) {
         cmocka_unit_test(checkpoints_that_stay_are_spread),
         cmocka_unit_test(running_work_comes_first),
         cmocka_unit_test(anything_at_once),
+        cmocka_unit_test(nothing_to_keep_is_no_harm),
         cmocka_unit_test(zero_is_off),
         cmocka_unit_test(a_failed_request_says_so_again),
         cmocka_unit_test(decoding_allocates_nothing),
