@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sqlite3.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -24,7 +25,8 @@ struct response_store {
     pthread_mutex_t lock; /* of the database */
     int64_t ttl_s;
     size_t bytes_max;
-    pthread_mutex_t mu; /* of all below */
+    atomic_llong entries, bytes; /* as of the last change, for whoever must not wait */
+    pthread_mutex_t mu;          /* of all below */
     pthread_cond_t changed;
     pending *first, **end; /* owns */
     size_t waiting_bytes;
@@ -125,6 +127,11 @@ static int64_t number(response_store *s, const char *sql) {
     return v;
 }
 
+static void count_again(response_store *s) {
+    atomic_store(&s->entries, number(s, "SELECT count(*) FROM response"));
+    atomic_store(&s->bytes, number(s, "SELECT coalesce(sum(bytes),0) FROM response"));
+}
+
 static bool drop_expired(response_store *s, error *err) {
     sqlite3_stmt *q = prepare(s, "DELETE FROM response WHERE created<=?", err);
     if (q) sqlite3_bind_int64(q, 1, clock_unix() - s->ttl_s);
@@ -163,6 +170,7 @@ static bool write_one(response_store *s, const pending *p, error *err) {
     if (ok) {
         ok = drop_expired(s, err) && make_room(s, p->bytes, err) && insert(s, p->id, p->owner, &p->r, p->bytes, err);
         ok = run(s, ok ? "COMMIT" : "ROLLBACK", err) && ok;
+        count_again(s);
     }
     pthread_mutex_unlock(&s->lock);
     return ok;
@@ -222,6 +230,7 @@ response_store *response_store_open(const char *path, int64_t ttl_s, size_t byte
             ok = db_open(s, path, &first);
         }
     }
+    if (ok) count_again(s);
     if (ok) s->started = pthread_create(&s->writer, NULL, writer_main, s) == 0;
     if (ok && !s->started) ok = error_set(&first, ERR_INTERNAL, "response store: no thread");
     if (ok) return s;
@@ -328,17 +337,15 @@ bool response_store_delete(response_store *s, str id, str owner, error *err) {
     }
     bool ok = finish(s, q, "deleting", err);
     if (ok && sqlite3_changes(s->db) == 0) ok = missing(id, err);
+    count_again(s);
     pthread_mutex_unlock(&s->lock);
     return ok;
 }
 
 response_store_stats response_store_count(response_store *s) {
     if (!s) return (response_store_stats){0};
-    pthread_mutex_lock(&s->lock);
-    response_store_stats st = {.entries = number(s, "SELECT count(*) FROM response"),
-                               .bytes = number(s, "SELECT coalesce(sum(bytes),0) FROM response"),
-                               .bytes_max = (int64_t)s->bytes_max,
-                               .ttl_s = s->ttl_s};
-    pthread_mutex_unlock(&s->lock);
-    return st;
+    return (response_store_stats){.entries = atomic_load(&s->entries),
+                                  .bytes = atomic_load(&s->bytes),
+                                  .bytes_max = (int64_t)s->bytes_max,
+                                  .ttl_s = s->ttl_s};
 }

@@ -23,4 +23,4 @@ bool response_store_delete(response_store *s, str id, str owner, error *err);
 typedef struct response_store_stats {
     int64_t entries, bytes, bytes_max, ttl_s;
 } response_store_stats;
-response_store_stats response_store_count(response_store *s); /* NULL: zeros */
+response_store_stats response_store_count(response_store *s); /* waits for nothing; NULL: zeros */

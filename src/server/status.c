@@ -1,6 +1,7 @@
 /* What the server says about itself: /health, /metrics, /stats. Not here: its models (models.c). */
 #include <stdio.h>
 #include "internal.h"
+#include "response_store.h"
 
 void route_health(http_req *q) {
     error e = {0};
@@ -105,6 +106,12 @@ static void stats_kv_quant(const stats_of *w, buf *b) {
 }
 
 /* A new block is a function and a line here; docs/metrics.md says what is in it. */
+static void stats_response_store(const stats_of *w, buf *b) {
+    response_store_stats st = response_store_count(w->s->responses);
+    buf_printf(b, "\"entries\":%lld,\"bytes\":%lld,\"max_bytes\":%lld,\"ttl_ms\":%lld", (long long)st.entries,
+               (long long)st.bytes, (long long)st.bytes_max, (long long)st.ttl_s * 1000);
+}
+
 void route_stats(http_req *q) {
     static const struct {
         const char *name;
@@ -112,7 +119,8 @@ void route_stats(http_req *q) {
         bool ssd; /* shown only with an SSD cache */
     } blocks[] = {{"server", stats_server, false},     {"admission", stats_admission, false},
                   {"batch", stats_batch, false},       {"prompt_cache", stats_prompt_cache, false},
-                  {"kv_quant", stats_kv_quant, false}, {"ssd_cache", stats_ssd_cache, true}};
+                  {"kv_quant", stats_kv_quant, false}, {"response_store", stats_response_store, false},
+                  {"ssd_cache", stats_ssd_cache, true}};
     stats_of w = {.s = q->s, .e = atomic_load(&q->s->e)};
     if (w.e) engine_stats_get(w.e, &w.st);
     buf b = {0};

@@ -216,6 +216,14 @@ def test_get_items_delete(server):
     assert status == 404 and gone["error"]["param"] == "previous_response_id"
 
 
+def test_stats(start):
+    s = start("--response-ttl", 60)
+    ids = [ask(s, "x")[1]["id"] for _ in range(3)]
+    s.call("DELETE", "/v1/responses/" + ids[0])  # waits for what is on its way
+    st = json.loads(s.call("GET", "/stats")[2])["response_store"]
+    assert st["entries"] == 2 and 1000 < st["bytes"] < st["max_bytes"] == 32 << 20 and st["ttl_ms"] == 60000
+
+
 def test_store_false(server):
     _, r, _ = ask(server, "x", store=False)
     assert r["store"] is False and server.call("GET", "/v1/responses/" + r["id"])[0] == 404
