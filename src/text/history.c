@@ -94,7 +94,10 @@ static void call_write(buf *b, const json *call) {
     buf_puts(b, "<tool_call>\n{\"name\": ");
     json_write_string(b, json_str(json_get(fn, "name"), STR("")));
     buf_puts(b, ", \"arguments\": ");
-    json_write(b, args ? args : &(json){.type = JSON_OBJECT});
+    if (args)
+        json_write(b, args);
+    else
+        buf_puts(b, "{}");
     buf_puts(b, "}\n</tool_call>");
 }
 
@@ -198,6 +201,13 @@ static bool results_known(const json *messages, uint32_t at, const json *calls) 
     return true;
 }
 
+/* What a message that only calls has as its content; NULL: nothing at all. */
+static const json *no_content(const history_rules *r) {
+    static const json nothing = {.type = JSON_NULL}, empty = {.type = JSON_STRING, .string = {"", 0}};
+    const json *const content[] = {[CONTENT_EMPTY] = &empty, [CONTENT_NULL] = &nothing, [CONTENT_ABSENT] = NULL};
+    return content[r->content];
+}
+
 /* An assistant's message with calls; the number of messages behind it that went with it. */
 static uint32_t assistant_add(fitter *f, const json *messages, uint32_t at) {
     json m = *json_at(messages, at);
@@ -207,14 +217,11 @@ static uint32_t assistant_add(fitter *f, const json *messages, uint32_t at) {
         json nothing = json_of_str(STR(""));
         m = with(f, &m, "content", &nothing);
     }
-    if (!text_of(&m).n && f->r->content != CONTENT_EMPTY)
-        m = with(f, &m, "content", f->r->content == CONTENT_NULL ? &(json){.type = JSON_NULL} : NULL);
+    if (!text_of(&m).n && f->r->content != CONTENT_EMPTY) m = with(f, &m, "content", no_content(f->r));
     bool split = f->r->one_call && calls->n > 1 && results_known(messages, at, calls);
     for (uint32_t i = 0; split && i < calls->n; i++) {
         json one = calls_fit(f, calls, i, i + 1), now = with(f, &m, "tool_calls", &one);
-        if (i)
-            now = with(f, &now, "content",
-                       f->r->content == CONTENT_EMPTY ? &(json){.type = JSON_STRING, .string = STR("")} : NULL);
+        if (i) now = with(f, &now, "content", no_content(f->r)); /* what it says stands before the first call */
         f->m[f->n++] = now;
         results_add(f, messages, at, json_at(calls, i));
     }
@@ -320,7 +327,10 @@ static const json *with_functions(fitter *f, const render_opts *o) {
     for (uint32_t i = 0; json_is(more, JSON_OBJECT) && i < more->n; i++)
         json_put(&b, arena_copy(f->a, more->members[i].key.p, more->members[i].key.n), more->members[i].value);
     buf text = {0};
-    json_write(&text, o->tools ? o->tools : &(json){.type = JSON_ARRAY});
+    if (o->tools)
+        json_write(&text, o->tools);
+    else
+        buf_puts(&text, "[]");
     json_put(&b, "functions", text_json(f, &text));
     buf_free(&text);
     time_t now = (time_t)(o->now_unix ? o->now_unix : clock_unix());

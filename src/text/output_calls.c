@@ -157,7 +157,8 @@ static literal call_ends(const calls *c, str s) {
 static bool value_end(const calls *c, str s, bool final, size_t *end, size_t *tag) {
     size_t at = str_find(s, c->end), limit = MIN(at, s.n);
     *tag = c->end.n;
-    str close = c->cdata ? (str){0} : form_of(c)->invoke_close;
+    str close = form_of(c)->invoke_close;
+    if (c->cdata) close.n = 0;
     for (size_t from = 0; close.n && from < limit;) {
         size_t q = str_find(str_slice(s, from, limit), close);
         q = q == SIZE_MAX ? limit - partial(str_slice(s, from, limit), close) : from + q;
@@ -237,7 +238,7 @@ static str tag_attribute(str tag, str name) {
     v = str_trim(str_slice(v, 1, v.n));
     if (!v.n || (v.p[0] != '"' && v.p[0] != '\'')) return (str){0};
     size_t end = str_find(str_slice(v, 1, v.n), (str){v.p, 1});
-    return end == SIZE_MAX ? (str){0} : str_slice(v, 1, 1 + end);
+    return str_slice(v, 1, end == SIZE_MAX ? 1 : 1 + end);
 }
 
 /* The attributes of a tag that begins here: from behind its name to its '>'. */

@@ -170,3 +170,23 @@ def test_nano_chat(name):
     assert not wrong, f"{len(wrong)} of {len(sure)} differ; the first: {wrong[0]}"
     ok = sum(c["ok"] for c in cases)
     assert right >= ok - LUCKY.get(name, 0) - 0.03 * len(cases)  # the answer itself, wherever the recording was right
+
+
+@pytest.mark.parametrize("name", ["hybrid-4bit", "gemma-4bit"])
+def test_budget(name):
+    """The block is closed by force and an answer follows; a budget that is not used up changes nothing."""
+    server = RealServer(NANO / name)
+    body = {"messages": [{"role": "user", "content": "What is 66 * 3?"}], "temperature": 0, "max_tokens": 400, "enable_thinking": True}
+    try:
+        for budget, most in ((0, 0), (5, 5), (390, 400)):
+            r = json.loads(server.call("POST", "/v1/chat/completions", {**body, "thinking_token_budget": budget})[2])
+            m, used = r["choices"][0]["message"], r["usage"]["completion_tokens_details"]["reasoning_tokens"]
+            assert m["content"] and r["choices"][0]["finish_reason"] == "stop" and used <= most + 6, r
+            assert ("reasoning" in m) == (budget > 0) and "think>" not in m["content"]
+        free = json.loads(server.call("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]
+        assert free == m and m["content"].strip().endswith("198")
+        for limit in (16, 24, 40):
+            r = json.loads(server.call("POST", "/v1/chat/completions", {**body, "max_tokens": limit, "thinking_token_budget": 10000})[2])
+            assert r["choices"][0]["message"]["content"], r
+    finally:
+        server.stop()
