@@ -43,7 +43,8 @@ typedef struct setting {
     const char *kv_quant;
 } setting;
 
-/* Fills everything: `rounds` times a batch of full contexts, each of its own tokens. */
+/* Fills everything: at most `rounds` times a batch of full contexts, each of its own tokens; enough once the prompt
+ * cache has to evict. */
 static bool drive(engine *e, int batch, int rounds) {
     int32_t context = engine_context(e), V = engine_model(e)->vocab;
     int32_t *id = malloc(sizeof *id * (size_t)context);
@@ -66,6 +67,9 @@ static bool drive(engine *e, int batch, int rounds) {
             if (ev.why != FINISH_LENGTH) return printf("ended by %d: %s\n", ev.why, ev.err.msg), false;
             gen_free(g[b]);
         }
+        engine_stats st;
+        engine_stats_get(e, &st);
+        if (r >= 1 && st.prefix.evicted_blocks + st.prefix.evicted_checkpoints > 0) break;
     }
     free(id);
     return true;
@@ -91,7 +95,7 @@ static int measure(const char *path, const setting *s) {
     if (!e) return printf("%s: %s\n", path, err.msg), 2;
     const memory_plan *p = engine_plan(e);
     size_t planned = p->total_bytes - p->part[PLAN_PROCESS];
-    if (!drive(e, s->batch, s->prompt_cache ? 6 : 1)) return 3;
+    if (!drive(e, s->batch, s->prompt_cache ? 100 : 1)) return 3;
     long grown = status_bytes("RssAnon:") - anon, peak = status_bytes("VmHWM:") - all;
     printf("%-44s %-14s plan %7.2f MB, measured %7.2f, peak with files %7.2f:", strrchr(path, '/') + 1, s->what,
            mb(planned), (double)grown / 1e6, (double)peak / 1e6);
