@@ -56,9 +56,9 @@ int cli_fail(const error *err);
 char *cli_model_path(const options *o, const char *argument, error *err);
 /* The engine's options as the command line says them, for one user (batch 1) or for a server; without a draft model. */
 bool cli_engine_opts(const options *o, const char *path, bool one_user, engine_opts *out, error *err);
-/* What a server may hold for requests: a thirty-second of the memory, 192 MiB to 1 GiB. A third is for bodies and what
- * was read of them, a third for each of the two workers' rendering. */
-size_t cli_requests_bytes(void);
+/* What a server may hold for requests: a twenty-fourth of the budget, at least 192 MiB or an eighth, at most 1 GiB. A
+ * third is for bodies and what was read of them, a third for each of the two workers' rendering. */
+size_t cli_requests_bytes(const options *o);
 /* Opens an engine as the options say, for one user (batch 1) or for a server. */
 engine *cli_engine(const options *o, const char *path, bool one_user, error *err);
 /* Sampling as the options say: flag > generation_config.json > built-in. */

@@ -52,14 +52,15 @@ bool cli_engine_opts(const options *o, const char *path, bool one_user, engine_o
     e.kv_late = e.compat_mlx_lm && strcmp(o->verb, "logits") == 0;
     e.queue_max = one_user ? 4 : (int)o->queue;
     e.draft_kind = o->draft_kind;
-    e.requests_bytes = one_user ? 0 : cli_requests_bytes() + ((size_t)o->response_store_mb << 20);
+    e.requests_bytes = one_user ? 0 : cli_requests_bytes(o) + ((size_t)o->response_store_mb << 20);
     *out = e;
     return true;
 }
 
-size_t cli_requests_bytes(void) {
-    const size_t least = (size_t)192 << 20, most = (size_t)1 << 30;
-    return MIN(MAX(limit_memory() / 32, least), most);
+size_t cli_requests_bytes(const options *o) {
+    const size_t budget = o->memory_budget > 0 ? (size_t)(o->memory_budget * 1e9) : limit_memory() / 4 * 3;
+    const size_t least = MIN((size_t)192 << 20, budget / 8), most = (size_t)1 << 30;
+    return MIN(MAX(budget / 24, least), most);
 }
 
 engine *cli_engine(const options *o, const char *path, bool one_user, error *err) {

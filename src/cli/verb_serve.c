@@ -123,7 +123,7 @@ static bool settings(const options *o, const text_list *keys, server_opts *out, 
     s.max_tokens = o->max_tokens;
     if (!is_child(o)) s.other_models = other_models; /* the parent lists what it can start */
     s.keep_header_lines = o->keep_header_lines;
-    s.bodies_max = cli_requests_bytes() / 3;
+    s.bodies_max = cli_requests_bytes(o) / 3;
     s.behind_front = is_child(o);
     *out = s;
     return cli_thinking(o, &out->thinking, err) && files_open(o, out, err);

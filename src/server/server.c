@@ -419,6 +419,7 @@ static void fill_defaults(server_opts *o) {
     if (!o->host) o->host = "127.0.0.1";
     if (!o->body_max) o->body_max = 64u << 20;
     if (!o->bodies_max) o->bodies_max = 512u << 20;
+    o->body_max = MIN(o->body_max, o->bodies_max); /* what never fits is too large, not too early */
     if (!o->connections_max) o->connections_max = 2048;
     if (!o->header_timeout_ms) o->header_timeout_ms = 15000;
     if (!o->body_timeout_ms) o->body_timeout_ms = 30000;

@@ -117,6 +117,13 @@ def draft(tmp_path, kind, config):
     return folder
 
 
+def test_a_small_budget_serves_a_small_model(hearth, smollm2):
+    """What is kept for requests follows the budget."""
+    r = json.loads(hearth("fit", smollm2, "--ctx", 1024, "--memory-budget", 0.3, "--json").stdout)
+    assert r["report"]["fits"] and r["report"]["max_safe_context"] >= 1024
+
+
+
 @pytest.mark.parametrize("kind,config", [
     ("mtp", {"model_type": "qwen3_5_mtp", "architectures": ["Qwen3_5MTP"]}),
     ("assistant", {"model_type": "gemma4_assistant_mtp"}),  # tested for before _mtp
