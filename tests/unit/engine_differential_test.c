@@ -352,6 +352,7 @@ static void damage(const char *dir, int percent) {
 static void budget_tighten(const world *w, engine_opts *o) {
     for (int i = 0; i < w->n; i++)
         o->context_length = MAX(o->context_length, (int)w->q[i].o.n_prompt + w->q[i].o.max_tokens + 1);
+    o->batch = 4 + (int)rnd(4);
     engine_opts plain = *o;
     plain.ssd_cache = NULL;
     engine *e = engine_open(&plain, NULL);
