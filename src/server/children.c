@@ -297,11 +297,11 @@ static int count(const children *p, backend_state state) {
 }
 
 /* The one that was used longest ago, of those whose waiting requests have all got in. */
-static backend *least_used(children *p, const backend *but) {
+static backend *least_used(children *p) {
     backend *found = NULL;
     for (size_t i = 0; i < p->o.n_models; i++) {
         backend *b = &p->b[i];
-        if (b->state == B_READY && b != but && !b->waiting && (!found || b->used_ns < found->used_ns)) found = b;
+        if (b->state == B_READY && !b->waiting && (!found || b->used_ns < found->used_ns)) found = b;
     }
     return found;
 }
@@ -328,7 +328,7 @@ static void decide(children *p, uint64_t now) {
     backend *want = loading ? NULL : first_wanted(p, now);
     if (!want) {
         if (!loading && ready + dead > p->o.resident_max) { /* one came while another was still serving */
-            backend *victim = least_used(p, NULL);
+            backend *victim = least_used(p);
             if (victim) backend_leave(p, victim);
         }
         return;
@@ -338,7 +338,7 @@ static void decide(children *p, uint64_t now) {
     if (room || beside || ready + dead + leaving == 0) {
         backend_start(p, want, p->said_ready || want != p->b);
     } else if (!leaving) {
-        backend *victim = least_used(p, want);
+        backend *victim = least_used(p);
         if (victim) backend_leave(p, victim);
     }
 }
