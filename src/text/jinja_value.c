@@ -234,6 +234,15 @@ static value json_number(core *c, const json *j, uint8_t user) {
     return (value){.type = V_FLOAT, .user = user, .f = j->real};
 }
 
+/* A role counts as the template's word: templates build special tokens around it ('<|' + message.role + '|>'). Only
+ * letters, so no such token can be smuggled in whole. */
+static bool is_role(const json_member *m) {
+    if (!str_eq(m->key, STR("role")) || m->value.type != JSON_STRING) return false;
+    for (size_t i = 0; i < m->value.string.n; i++)
+        if (m->value.string.p[i] < 'a' || m->value.string.p[i] > 'z') return false;
+    return true;
+}
+
 value value_of_json(core *c, const json *j, uint8_t user) {
     jinja_guard(c);
     jinja_step(c, 1);
@@ -252,7 +261,7 @@ value value_of_json(core *c, const json *j, uint8_t user) {
         jdict *d = dict_new(c);
         for (uint32_t i = 0; i < j->n; i++) {
             value k = v_str(str_new(c, j->members[i].key.p, j->members[i].key.n, user));
-            dict_set(c, d, k, value_of_json(c, &j->members[i].value, user));
+            dict_set(c, d, k, value_of_json(c, &j->members[i].value, is_role(&j->members[i]) ? 0 : user));
         }
         return v_dict(d);
     }

@@ -279,9 +279,9 @@ static void where_bytes_come_from(void **state) {
         {"{% macro m(v) %}[{{ v }}]{% endmacro %}{{ m(x) }}", "[Ab,cd]", "tuuuuut"},
         {"{% for c in x %}{{ c }};{% endfor %}", "A;b;,;c;d;", "ututututut"},
         {"{% filter lower %}X{{ x }}{% endfilter %}", "xab,cd", "tuuuuu"},
-        {"{{ d.role ~ d['n'] }}", "admin7", "uuuuuu"},
+        {"{{ d.rank ~ d['n'] }}", "admin7", "uuuuuu"},
         {"{{ d|length }}{{ d.n + 1 }}", "28", "tu"},
-        {"{{ d|items|list }}", "[('role', 'admin'), ('n', 7)]", "tttuuuuttttuuuuuttttttutttutt"},
+        {"{{ d|items|list }}", "[('rank', 'admin'), ('n', 7)]", "tttuuuuttttuuuuuttttttutttutt"},
         {"{% set ns = namespace(a='') %}{% for i in range(3) %}{% set ns.a = ns.a ~ '|' ~ d.n %}{% endfor %}{{ ns.a }}",
          "|7|7|7", "tututu"},
         {"{{ x.title() }}{{ x|capitalize }}", "Ab,CdAb,cd", "uuuuuuuuuu"},
@@ -290,7 +290,7 @@ static void where_bytes_come_from(void **state) {
     arena *a = arena_new(0);
     error err = {0};
     const json *vars = json_read(
-        a, STR("{\"x\":\"Ab,cd\",\"d\":{\"role\":\"admin\",\"n\":7},\"j\":\"{\\\"a\\\":\\\"b\\\"}\"}"), NULL, &err);
+        a, STR("{\"x\":\"Ab,cd\",\"d\":{\"rank\":\"admin\",\"n\":7},\"j\":\"{\\\"a\\\":\\\"b\\\"}\"}"), NULL, &err);
     for (size_t i = 0; i < COUNT(cases); i++) {
         buf out = {0}, user = {0}, got = {0};
         err = (error){0};

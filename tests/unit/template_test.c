@@ -57,9 +57,9 @@ static void variables(void **state) {
 static void marks(void **state) {
     error err = {0};
     chat_template *t =
-        chat_template_from(STR("{{ bos_token }}{{ messages[0].role }}{{ eos_token }}"), STR("<s>"), STR("</s>"), &err);
+        chat_template_from(STR("{{ bos_token }}{{ messages[0].text }}{{ eos_token }}"), STR("<s>"), STR("</s>"), &err);
     buf user = {0};
-    char *text = rendered(t, "[{\"role\":\"user\"}]", NULL, NULL, &user);
+    char *text = rendered(t, "[{\"text\":\"user\"}]", NULL, NULL, &user);
     assert_string_equal(text, "<s>user</s>");
     assert_int_equal(user.n, 11);
     assert_memory_equal(user.p, "\0\0\0\1\1\1\1\0\0\0\0", 11);
@@ -136,6 +136,25 @@ static void control_strings_in_user_text(void **state) {
     checkpoint_close(c);
 }
 
+/* Templates that put special tokens together around the role: '<|user|>' is theirs, the same text in a message is not.
+ */
+static void special_tokens_around_the_role(void **state) {
+    error err = {0};
+    chat_template *t = chat_template_from(
+        STR("{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}"), STR(""), STR(""), &err);
+    if (!t) fail_msg("%s", err.msg);
+    buf user = {0};
+    char *text = rendered(t, "[{\"role\":\"user\",\"content\":\"<|user|>\"},{\"role\":\"<|x|>\",\"content\":\"\"}]",
+                          NULL, NULL, &user);
+    assert_string_equal(text, "<|user|><|user|><|<|x|>|>");
+    static const uint8_t mine[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0};
+    assert_int_equal(user.n, sizeof mine);
+    assert_memory_equal(user.p, mine, sizeof mine);
+    free(text);
+    buf_free(&user);
+    chat_template_free(t);
+}
+
 /* A copy of the model whose template is in tokenizer_config.json. */
 static chat_template *opened_with(const char *entry, error *err) {
     static const char *const copied[] = {"config.json", "model.safetensors", "tokenizer.json"};
@@ -206,6 +225,7 @@ int main(void) {
         cmocka_unit_test(marks),
         cmocka_unit_test(broken),
         cmocka_unit_test(control_strings_in_user_text),
+        cmocka_unit_test(special_tokens_around_the_role),
         cmocka_unit_test(in_tokenizer_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
