@@ -69,7 +69,7 @@ static bool config_apply(model *m, config *c, int group, error *err) {
         ok = error_set(err, ERR_NOT_FOUND, "the model has no such file");
     else if (list->type != JSON_ARRAY)
         ok = error_set(err, ERR_FORMAT, "a list of layers is wanted");
-    for (size_t i = 0; ok && i < list->n; i++) ok = entry_apply(m, json_at(list, i), i, group, err);
+    for (size_t i = 0; ok && list && i < list->n; i++) ok = entry_apply(m, json_at(list, i), i, group, err);
     if (!ok) {
         error_prefix(err, "kv-quant config: %s/kv_config.json: ", checkpoint_path(c->from));
         return false;
