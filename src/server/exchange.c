@@ -275,8 +275,7 @@ static void broken(exchange *x) {
     fail(x, &e);
 }
 
-/* ---- moving on ----------------------------------------------------------------------------------------------------
- */
+/* ---- moving on --------------------------------------------------------------------------------------------------- */
 /* Each returns true when there may be more to do at once, false when the exchange waits (armed) or has ended. */
 static bool step_wait(exchange *x) {
     struct sockaddr_un a;

@@ -39,8 +39,7 @@ int upstream_connect(const char *path);
 /* A whole small exchange, waiting for at most timeout_ms. *status and body are set when it was answered; ERR_ENGINE. */
 bool upstream_fetch(const char *path, const char *request, int timeout_ms, int *status, buf *body, error *err);
 
-/* ---- the children (children.c)
- * --------------------------------------------------------------------------------------- */
+/* ---- the children (children.c) ----------------------------------------------------------------------------------- */
 typedef struct front front; /* all of the below together (exchange.c) */
 typedef struct children children;
 typedef struct backend backend; /* one model, and its child when there is one */

@@ -37,8 +37,7 @@ void openai_token_logprob(const gen_run *r, const gen_event *ev, buf *out) {
     buf_puts(out, "]}");
 }
 
-/* ---- mlx-lm's shape (spec/http-api.md §3.6): ids, and tokens as the vocabulary spells them
- * --------------------------- */
+/* ---- mlx-lm's shape (spec/http-api.md §3.6): ids, and tokens as the vocabulary spells them ----------------------- */
 static void write_mlx_triple(buf *out, const tokenizer *t, token_prob p) {
     buf_printf(out, "{\"id\":%d,\"token\":", p.id);
     json_write_string(out, tokenizer_token(t, p.id));
@@ -72,8 +71,7 @@ void mlx_logprobs(choice *c, buf *out) {
     buf_puts(out, "]}");
 }
 
-/* ---- frames ---------------------------------------------------------------------------------------------------------
- */
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
 void openai_head(const gen_run *r, const char *object, buf *out) {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object,
                (long long)r->created);

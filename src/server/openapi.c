@@ -4,8 +4,7 @@
 #include <ctype.h>
 #include "internal.h"
 
-/* ---- schemas of chat fields that functions read --------------------------------------------------------------------
- */
+/* ---- schemas of chat fields that functions read ------------------------------------------------------------------ */
 static const char ANY[] = "{}";
 static const struct {
     const char *name, *schema;
@@ -113,8 +112,7 @@ static void write_surface(buf *b, unsigned surface) {
         write_property(b, first, f->name, f->schema, NULL, f->class);
 }
 
-/* ---- what a route takes and gives ---------------------------------------------------------------------------------
- */
+/* ---- what a route takes and gives -------------------------------------------------------------------------------- */
 static const struct {
     const char *pattern;
     unsigned surface;

@@ -91,8 +91,7 @@ static bool put_aside(const char *path) {
     return ok;
 }
 
-/* ---- statements; the lock is held ---------------------------------------------------------------------------------
- */
+/* ---- statements; the lock is held -------------------------------------------------------------------------------- */
 static sqlite3_stmt *prepare(response_store *s, const char *sql, error *err) {
     sqlite3_stmt *q = NULL;
     if (sqlite3_prepare_v2(s->db, sql, -1, &q, NULL) == SQLITE_OK) return q;

@@ -27,8 +27,7 @@ static void new_id(char out[48], const char *prefix) {
     snprintf(out, 48, "%s%016llx%08x", prefix, (unsigned long long)random_u64(), (unsigned)random_u64());
 }
 
-/* ---- output items -------------------------------------------------------------------------------------------------
- */
+/* ---- output items ------------------------------------------------------------------------------------------------ */
 static void write_text_part(buf *out, str text, str logprobs) {
     buf_puts(out, "{\"type\":\"output_text\",\"text\":");
     json_write_string(out, text);
@@ -79,8 +78,7 @@ static void item_keep(gen_run *r, buf *b) {
     buf_free(b);
 }
 
-/* ---- the response object ------------------------------------------------------------------------------------------
- */
+/* ---- the response object ----------------------------------------------------------------------------------------- */
 static void write_output(const responses_state *s, buf *out) {
     buf_putc(out, '[');
     for (uint32_t i = 0; i < s->done.n; i++) {
@@ -176,8 +174,7 @@ static const char *final_status(const gen_run *r) {
     return r->choices[0].why == FINISH_LENGTH ? "incomplete" : "completed";
 }
 
-/* ---- remembering ----------------------------------------------------------------------------------------------------
- */
+/* ---- remembering ------------------------------------------------------------------------------------------------- */
 /* Whose a response is, where there are keys. */
 static str owner_of(const http_req *q) {
     const char *auth = http_get_header(q, "Authorization"), *key = http_get_header(q, "x-api-key");
@@ -225,8 +222,7 @@ static void remember(gen_run *r, str object) {
     buf_free(&output);
 }
 
-/* ---- whole ----------------------------------------------------------------------------------------------------------
- */
+/* ---- whole ------------------------------------------------------------------------------------------------------- */
 static void items_of_choice(gen_run *r, choice *c) {
     const char *status = item_status(c);
     char id[48];
@@ -254,8 +250,7 @@ static void reply(gen_run *r, buf *out) {
     remember(r, buf_view(out));
 }
 
-/* ---- stream ---------------------------------------------------------------------------------------------------------
- */
+/* ---- stream ------------------------------------------------------------------------------------------------------ */
 static void event_open(gen_run *r, const char *type, buf *out) {
     buf_printf(out, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%d", type, type, state_of(r)->sequence++);
 }
@@ -450,8 +445,7 @@ static const surface responses_surface = {.begin = begin,
                                           .error = stream_error,
                                           .reply = reply};
 
-/* ---- POST
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- POST -------------------------------------------------------------------------------------------------------- */
 /* Items get the form they are shown in later: an id, a type, content as parts. */
 static json own_item(arena *a, const json *v) {
     if (!json_is(v, JSON_OBJECT)) return *v;
@@ -588,8 +582,7 @@ void route_responses_count(http_req *q) {
     prompt_free(&p);
 }
 
-/* ---- GET, DELETE
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- GET, DELETE ------------------------------------------------------------------------------------------------- */
 static bool find(http_req *q, str id, stored_response *v, error *err) {
     if (!q->s->responses) return error_set(err, ERR_NOT_FOUND, "responses are not stored by this server");
     return response_store_get(q->s->responses, id, owner_of(q), q->a, v, err);

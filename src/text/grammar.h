@@ -4,8 +4,7 @@
 #pragma once
 #include "text.h"
 
-/* ---- a vocabulary as grammars see it (grammar_vocab.c, grammar_tokens.c)
- * ----------------------------------------------------------- */
+/* ---- a vocabulary as grammars see it (grammar_vocab.c, grammar_tokens.c) ----------------------------------------- */
 /* The bytes of every token in a trie. Immutable, counted references, any thread. */
 typedef struct grammar_vocab grammar_vocab;
 /* n_logits: width of a row of logits; ids from tokenizer_size on never match. eos: the ids that end a reply. */
@@ -62,8 +61,7 @@ grammar *grammar_keep(grammar *g);
 void grammar_drop(grammar *g);
 size_t grammar_bytes(const grammar *g); /* memory of the compiled form, without caches */
 
-/* ---- following a reply (grammar_match.c, grammar_mask.c) ----------------------------------------------------------
- */
+/* ---- following a reply (grammar_match.c, grammar_mask.c) --------------------------------------------------------- */
 /* The position of one reply. Used by one thread at a time; matchers of one grammar may be used at the same time. */
 typedef struct matcher matcher;
 matcher *matcher_new(grammar *g);              /* keeps a reference to g */

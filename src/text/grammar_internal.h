@@ -93,8 +93,7 @@ bool gx_nullable(const builder *b, gx x); /* after gx_check */
  * repetitions never repeat the empty text. */
 bool gx_check(builder *b, gx *root);
 
-/* ---- regular expressions (grammar_regex.c) ------------------------------------------------------------------------
- */
+/* ---- regular expressions (grammar_regex.c) ----------------------------------------------------------------------- */
 enum {
     REGEX_QUOTED = 1, /* of the content of a JSON string: characters that must be escaped are */
     REGEX_SEARCH = 2, /* it is enough to match somewhere */
@@ -105,8 +104,7 @@ gx regex_build(builder *b, str pattern, unsigned flags, const char *where);
 /* A class of the body of a regex ("a-z0-9\n"), for other front ends: from s.p[*at] up to the bracket; false: failed. */
 bool regex_class(builder *b, str s, size_t *at, unsigned flags, cp_set *out, const char *where);
 
-/* ---- JSON's own texts (grammar_json.c) ----------------------------------------------------------------------------
- */
+/* ---- JSON's own texts (grammar_json.c) --------------------------------------------------------------------------- */
 gx json_chars(builder *b, const cp_set *s, bool quoted); /* one character, escaped where JSON must */
 gx json_any_char(builder *b);                            /* in every spelling JSON has */
 gx json_literal(builder *b, str s);                      /* the content of a string, spelled as json_write does */
@@ -120,8 +118,7 @@ gx json_constant(builder *b, const json_forms *f, const json *v); /* exactly thi
 gx json_object_of(builder *b, const json_forms *f, gx members);   /* in braces, with space */
 gx json_array_of(builder *b, const json_forms *f, gx items);
 
-/* ---- front ends ----------------------------------------------------------------------------------------------------
- */
+/* ---- front ends -------------------------------------------------------------------------------------------------- */
 gx gbnf_build(builder *b, str text, const char *where); /* grammar_gbnf.c */
 gx lark_build(builder *b, str text, const char *where); /* grammar_lark.c */
 /* What both share: named rules, made on first mention; literals; counts. */

@@ -292,8 +292,7 @@ static bool think_after(output *o, bool final) {
     return open != SIZE_MAX;
 }
 
-/* ---- channels (gpt-oss): [start ROLE] channel NAME [to=functions.TOOL] message TEXT end ---------------------------
- */
+/* ---- channels (gpt-oss): [start ROLE] channel NAME [to=functions.TOOL] message TEXT end -------------------------- */
 static size_t mark_at(str s) { /* the first mark that ends a message */
     size_t at = 0;
     while (at < s.n && (uint8_t)s.p[at] < MARK_BYTE) at++;

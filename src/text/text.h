@@ -101,8 +101,7 @@ void prompt_free(prompt *p);
  * show; -1: unknown. Remembered by o->variables and whether there are tools. */
 int32_t prompt_primer(const chat_template *t, const tokenizer *k, const render_opts *o);
 
-/* ---- one reply, token by token (output.c, output_calls*.c) ---------------------------------------------------------
- */
+/* ---- one reply, token by token (output.c, output_calls*.c) ------------------------------------------------------- */
 /* The one incremental machine that detokenises, splits off thinking, reads tool calls and finds stop strings (with
  * hold-back). The whole reply is the concatenation of its events. docs/output.md, docs/tool-calls.md. */
 typedef enum output_kind {

@@ -125,8 +125,7 @@ static engine *open_lone(void) {
     return open_or_fail(&o);
 }
 
-/* ---- the books ----------------------------------------------------------------------------------------------------
- */
+/* ---- the books --------------------------------------------------------------------------------------------------- */
 /* Nothing runs: every page and slot is free or the cache's alone, and the tree's counts are what is in it. */
 static void books_check(engine *e) {
     stats_of(e);

@@ -633,8 +633,7 @@ static void a_long_prompt_delays_nobody_for_long(void **state) {
     engine_close(e);
 }
 
-/* ---- logits and log-probabilities
- * ----------------------------------------------------------------------------------------- */
+/* ---- logits and log-probabilities -------------------------------------------------------------------------------- */
 static void logits_go_through_the_same_steps(void **state) {
     enum { N = 130, STEPS = 9 };
     fake_reset();

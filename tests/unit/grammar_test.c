@@ -390,8 +390,7 @@ static void test_hostile(void **state) {
     buf_free(&b);
 }
 
-/* ---- the corpus: verdicts that agree with llguidance's, or differ for a reason that is written beside them ---------
- */
+/* ---- the corpus: verdicts that agree with llguidance's, or differ for a reason that is written beside them ------- */
 static int corpus_run(const char *path, bool print) {
     arena *a = arena_new(0);
     buf file = {0};
