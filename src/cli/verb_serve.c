@@ -229,15 +229,7 @@ static bool serve_here(const options *o, const char *path, const server_opts *so
 static char *name_of(const char *path, const hub_model *store, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(store[i].path, path) == 0) return mem_strdup(store[i].name);
-    str s = str_of(path);
-    while (s.n > 1 && s.p[s.n - 1] == '/') s.n--;
-    for (size_t i = s.n; i-- > 0;)
-        if (s.p[i] == '/' && i + 1 < s.n) {
-            s = str_slice(s, i + 1, s.n);
-            break;
-        }
-    if (str_ends(s, STR(".gguf"))) s.n -= 5;
-    return mem_strndup(s.p, s.n);
+    return engine_id_of(path);
 }
 
 typedef struct front_run {

@@ -5,6 +5,12 @@
 #include "../base/json.h"
 #include "internal.h"
 
+typedef enum draft_kind {
+#define DRAFT(symbol, name, why) DRAFT_##symbol,
+#include "draft.def"
+#undef DRAFT
+} draft_kind;
+
 static const struct {
     const char *name, *why;
 } kinds[] = {
@@ -13,11 +19,7 @@ static const struct {
 #undef DRAFT
 };
 
-const char *draft_name(draft_kind k) {
-    return kinds[k].name;
-}
-
-bool draft_parse(str s, draft_kind *out) {
+static bool kind_parse(str s, draft_kind *out) {
     for (size_t i = 0; i < COUNT(kinds); i++)
         if (str_is(s, kinds[i].name)) return *out = (draft_kind)i, true;
     return false;
@@ -31,7 +33,8 @@ static draft_kind kind_of_config(const json *config) {
     return str_ends(type, STR("_mtp")) ? DRAFT_MTP : DRAFT_TWO_MODEL;
 }
 
-draft_kind draft_detect(const char *path) {
+/* From the files of a model directory or .gguf: what cannot be read is an ordinary model. */
+static draft_kind kind_detect(const char *path) {
     enum { CONFIG_BYTES_MAX = 16 << 20 };
     char *own = path_join(path, "dspark.json"), *config = path_join(path, "config.json");
     draft_kind kind = DRAFT_TWO_MODEL;
@@ -53,8 +56,8 @@ bool draft_check(const engine_opts *o, error *err) {
     draft_kind kind;
     if (!o->draft_model && !o->draft_kind) return true;
     if (!o->draft_kind) {
-        kind = draft_detect(o->draft_model);
-    } else if (!draft_parse(str_of(o->draft_kind), &kind)) {
+        kind = kind_detect(o->draft_model);
+    } else if (!kind_parse(str_of(o->draft_kind), &kind)) {
         buf all = {0};
         for (size_t i = 0; i < COUNT(kinds); i++) buf_printf(&all, "%s%s", i ? ", " : "", kinds[i].name);
         error_field(err, ERR_INVALID, "draft_kind", "draft kind '%s' is not one of %s", o->draft_kind, all.p);

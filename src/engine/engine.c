@@ -12,8 +12,7 @@ void engine_parts_close(engine_parts *p) {
     *p = (engine_parts){0};
 }
 
-/* The last part of the path, without a .gguf suffix. */
-static char *id_from_path(const char *path) {
+char *engine_id_of(const char *path) {
     str s = str_of(path ? path : "model");
     while (s.n > 1 && s.p[s.n - 1] == '/') s.n--;
     for (size_t i = s.n; i-- > 0;)
@@ -107,7 +106,7 @@ engine *engine_start(engine_parts *parts, const engine_opts *o, error *err) {
     engine *e = mem_alloc(sizeof *e);
     e->parts = *parts;
     *parts = (engine_parts){0};
-    e->id = o->model_id ? mem_strdup(o->model_id) : id_from_path(o->model_path);
+    e->id = o->model_id ? mem_strdup(o->model_id) : engine_id_of(o->model_path);
     pthread_mutex_init(&e->mu, NULL);
     engine_cond_init(&e->cond);
     engine_cond_init(&e->flushed);

@@ -87,8 +87,7 @@ typedef struct fit_report {
 bool engine_fit(const engine_opts *o, fit_report *out, error *err);
 void engine_fit_running(const engine *e, fit_report *out); /* of a running engine, at its context */
 /* (speed.c) Tokens a second that reading weights and cache once a token allows, at `context` positions and a bandwidth
- * in GB/s.
- */
+ * in GB/s. */
 double fit_decode_tps(const fit_report *r, int32_t context, double bandwidth_gbs);
 /* Read bandwidth of this machine in GB/s with so many threads: measured once (a quarter of a second, `bytes_max` of
  * memory), kept in <cache>/hearth/bandwidth.json; measured_unix says when. 0: cannot be measured. */
@@ -96,16 +95,6 @@ double fit_bandwidth(int threads, size_t bytes_max, int64_t *measured_unix);
 void fit_processor(char *out, size_t n); /* its name */
 
 /* ---- speculation: which kind a draft is (draft.c, draft.def) ----------------------------------------------------- */
-typedef enum draft_kind {
-#define DRAFT(symbol, name, why) DRAFT_##symbol,
-#include "draft.def"
-#undef DRAFT
-    DRAFT_KINDS
-} draft_kind;
-const char *draft_name(draft_kind k);
-bool draft_parse(str s, draft_kind *out);
-/* From files and headers of a model directory or .gguf: what cannot be read is an ordinary model. */
-draft_kind draft_detect(const char *path);
 /* ERR_UNSUPPORTED says which kind was asked for or found, and why it cannot be served; ERR_INVALID: no such kind, or a
  * kind without the model it needs. True: nothing was asked for. */
 bool draft_check(const engine_opts *o, error *err);
@@ -113,6 +102,7 @@ bool draft_check(const engine_opts *o, error *err);
 const model_info *engine_model(const engine *e);
 const tokenizer *engine_tokenizer(const engine *e);
 const chat_template *engine_template(const engine *e); /* NULL: the model has none */
+char *engine_id_of(const char *path); /* a model's name: the last part of its path, without .gguf; caller frees */
 const char *engine_model_id(const engine *e);
 /* What the checkpoint's generation_config.json asks for, the weakest of the settings a request can have: NAN, or -1 for
  * top_k, where it says nothing. Unreadable or absent file: nothing set. */

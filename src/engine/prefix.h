@@ -67,4 +67,8 @@ void prefix_saved(prefix *p, const prefix_item *it); /* a store has it: it may l
 bool prefix_put(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, int32_t kind, const void *payload);
 /* Is the item that prefix_put would bring there already? */
 bool prefix_holds(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, int32_t kind);
+/* The same for many n of one prompt, without walking down each time: node[b] (until the cache changes) is what block b
+ * of id [n] continues, [n / KV_PAGE + 1]; -1: not held. Block b begins with the `at` tokens of ids. */
+void prefix_path(prefix *p, const prefix_key *space, const int32_t *id, size_t n, int32_t *node);
+bool prefix_holds_behind(prefix *p, int32_t node, const int32_t *ids, int32_t at, int32_t kind);
 void prefix_unsave(prefix *p); /* no store has anything: a disk refused what was said to be saved */

@@ -212,10 +212,20 @@ bool prefix_put(prefix *p, const prefix_key *space, const int32_t *id, int32_t n
     return NODE(p, x)->n_ids == at && page_put(p, x, kind, payload); /* a part is not the page of a longer block */
 }
 
+void prefix_path(prefix *p, const prefix_key *space, const int32_t *id, size_t n, int32_t *node) {
+    node[0] = prefix_root(p, space, false);
+    for (size_t b = 0; b < n / KV_PAGE; b++)
+        node[b + 1] = node[b] < 0 ? -1 : prefix_child(p, node[b], id + b * KV_PAGE);
+}
+
 bool prefix_holds(prefix *p, const prefix_key *space, const int32_t *id, int32_t n, int32_t kind) {
     int32_t at;
     const int32_t before = block_before(p, space, id, n, false, &at);
-    const int32_t x = before < 0 ? -1 : block_find(p, before, id + n - at, at);
+    return prefix_holds_behind(p, before, id + n - at, at, kind);
+}
+
+bool prefix_holds_behind(prefix *p, int32_t node, const int32_t *ids, int32_t at, int32_t kind) {
+    const int32_t x = node < 0 ? -1 : block_find(p, node, ids, at);
     if (x < 0 || kind == PREFIX_BLOCK) return x >= 0;
     if (kind != PREFIX_STATE) return NODE(p, x)->page[kind] >= 0;
     int32_t i = NODE(p, x)->mark;

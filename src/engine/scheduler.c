@@ -271,15 +271,14 @@ static void admit_waiting(engine *e) {
     while (e->n_running < e->batch) {
         pthread_mutex_lock(&e->mu);
         gen *g = e->queue;
-        if (g && !admissible(e, g)) g = NULL;
-        if (g) {
-            e->queue = g->next;
-            if (!e->queue) e->queue_end = &e->queue;
-            e->n_queue--;
-            e->stats.running = e->n_running + 1; /* at no moment is it in neither number */
-        }
         pthread_mutex_unlock(&e->mu);
-        if (!g) return;
+        if (!g || !admissible(e, g)) return; /* without the lock: only this thread takes from the queue */
+        pthread_mutex_lock(&e->mu);
+        e->queue = g->next;
+        if (!e->queue) e->queue_end = &e->queue;
+        e->n_queue--;
+        e->stats.running = e->n_running + 1; /* at no moment is it in neither number */
+        pthread_mutex_unlock(&e->mu);
         admit(e, g);
     }
 }

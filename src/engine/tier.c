@@ -175,6 +175,7 @@ typedef struct search {
     const int32_t *id;
     int32_t n;
     prefix_key *key; /* owns: of whole blocks */
+    int32_t *node;   /* owns: prefix_path's */
 } search;
 
 static cold_head head_of(const search *s, int32_t n, int32_t kind) {
@@ -198,7 +199,8 @@ static cold_head head_of(const search *s, int32_t n, int32_t kind) {
 }
 
 static bool in_memory(const search *s, int32_t n, int32_t kind) {
-    return prefix_holds(s->t->e->prefix, s->space, s->id, n, kind);
+    const int32_t b = (n - 1) / KV_PAGE, at = n - b * KV_PAGE;
+    return prefix_holds_behind(s->t->e->prefix, s->node[b], s->id + b * KV_PAGE, at, kind);
 }
 
 static bool on_disk(const search *s, int32_t n, int32_t kind) {
@@ -215,19 +217,13 @@ static int32_t page_end(const search *s, int32_t b, int32_t upto, int32_t group)
     return part < whole && whole <= s->n && (in_memory(s, whole, group) || on_disk(s, whole, group)) ? whole : 0;
 }
 
-/* The first block whose page of the group is needed to go on at position upto: a query there sees `window` keys, itself
- * included. */
-static int32_t first_block(int32_t window, int32_t upto) {
-    return window ? MAX(0, upto - window + 1) / KV_PAGE : 0;
-}
-
 /* Is everything there to go on at position upto, the last block's full pages not looked at before? */
 static bool reachable(const search *s, int32_t upto, int32_t n_whole) {
     const engine *e = s->t->e;
     if (e->info->state_bytes && !on_disk(s, upto, PREFIX_STATE) && !in_memory(s, upto, PREFIX_STATE)) return false;
     for (int g = 0; g < e->store.n_groups; g++) {
         const int32_t window = e->store.pool[g].window;
-        for (int32_t b = window ? first_block(window, upto) : n_whole; b * KV_PAGE < upto; b++)
+        for (int32_t b = window ? window_start(window, upto) / KV_PAGE : n_whole; b * KV_PAGE < upto; b++)
             if (!page_end(s, b, upto, g)) return false;
     }
     return true;
@@ -266,7 +262,7 @@ static void wants_list(struct restore *r, const search *s, int32_t from, cold_he
     for (int32_t b = 0; b * KV_PAGE < r->upto; b++)
         for (int g = 0; g < st->n_groups; g++) {
             const int32_t window = st->pool[g].window;
-            if (b >= (window ? first_block(window, r->upto) : from / KV_PAGE))
+            if (b >= (window ? window_start(window, r->upto) : from) / KV_PAGE)
                 want_add(r, s, heads, page_end(s, b, r->upto, g), g);
         }
     if (s->t->e->info->state_bytes) want_add(r, s, heads, r->upto, PREFIX_STATE);
@@ -281,7 +277,9 @@ bool tier_wants(tier *t, gen *g) {
     const int32_t from = here.n;
     const size_t n_blocks = (size_t)s.n / KV_PAGE;
     s.key = mem_alloc((n_blocks + 1) * sizeof *s.key);
+    s.node = mem_alloc((n_blocks + 1) * sizeof *s.node);
     prefix_keys(s.space, s.id, (size_t)s.n, s.key);
+    prefix_path(t->e->prefix, s.space, s.id, (size_t)s.n, s.node);
     const int32_t upto = furthest(&s, from);
     if (upto > from) {
         struct restore *r = mem_alloc(sizeof *r);
@@ -295,6 +293,7 @@ bool tier_wants(tier *t, gen *g) {
         if (!r->n) tier_forget(g); /* memory has it all, though not where a lookup goes first */
     }
     free(s.key);
+    free(s.node);
     return g->restore != NULL;
 }
 

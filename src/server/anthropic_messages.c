@@ -216,7 +216,7 @@ static bool read_request(http_req *q, chat_request *r, error *err) {
     translation t = {.a = q->a, .core = {.a = q->a}, .messages = {.a = q->a}};
     bool ok = body && anthropic_translate(body, &t, err);
     if (ok) ok = chat_request_read_json(q, SURFACE_CHAT, json_built(&t.core), r, err);
-    if (ok) unknown_warn(q, &t.unknown);
+    if (ok) unknown_warn(q, t.unknown.p);
     if (!ok) body_error_rename(SURFACE_MESSAGES, err);
     translation_deinit(&t);
     return ok;

@@ -45,10 +45,10 @@ void unknown_add(buf *b, str name) {
     buf_printf(b, "%s%.*s", b->n ? ", " : "", (int)name.n, name.p);
 }
 
-void unknown_warn(http_req *q, const buf *unknown) {
-    if (!unknown->n) return;
-    http_header_add(q, "Warning", arena_printf(q->a, "299 hearth \"unknown fields were ignored: %s\"", unknown->p));
-    log_warn("%s %.*s: unknown fields were ignored: %s", q->id, (int)q->path.n, q->path.p, unknown->p);
+void unknown_warn(http_req *q, const char *list) {
+    if (!list || !*list) return;
+    http_header_add(q, "Warning", arena_printf(q->a, "299 hearth \"unknown fields were ignored: %s\"", list));
+    log_warn("%s %.*s: unknown fields were ignored: %s", q->id, (int)q->path.n, q->path.p, list);
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */

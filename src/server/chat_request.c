@@ -13,24 +13,20 @@ typedef struct reader {
 } reader;
 typedef bool (*field_read)(reader *c, const json *v, error *err);
 
-static bool wrong_type(const char *name, const char *want, const json *v, error *err) {
-    return error_field(err, ERR_INVALID, name, "%s must be of type %s, not %s", name, want, json_type_name(v));
-}
-
 /* ---- fields with a form of their own ----------------------------------------------------------------------------- */
 static bool read_messages(reader *c, const json *v, error *err) {
     return messages_normalise(c->q->a, v, c->q->s->o.keep_header_lines, &c->r->messages, err);
 }
 
 static bool read_prompt(reader *c, const json *v, error *err) {
-    if (!json_is(v, JSON_STRING)) return wrong_type("prompt", "string", v, err);
+    if (!json_is(v, JSON_STRING)) return body_wrong_type("prompt", "string", v, err);
     if (!v->string.n) return error_field(err, ERR_INVALID, "prompt", "prompt must not be empty");
     c->r->prompt = v->string;
     return true;
 }
 
 static bool stop_add(chat_request *r, const json *v, error *err) {
-    if (!json_is(v, JSON_STRING)) return wrong_type("stop", "string or array of strings", v, err);
+    if (!json_is(v, JSON_STRING)) return body_wrong_type("stop", "string or array of strings", v, err);
     if (v->string.n > STOP_BYTES_MAX)
         return error_field(err, ERR_INVALID, "stop", "a stop string has %zu bytes; at most %d are allowed", v->string.n,
                            STOP_BYTES_MAX);
@@ -74,10 +70,10 @@ static bool read_logit_bias(reader *c, const json *v, error *err) {
 }
 
 static bool read_stream_options(reader *c, const json *v, error *err) {
-    if (!json_is(v, JSON_OBJECT)) return wrong_type("stream_options", "object", v, err);
+    if (!json_is(v, JSON_OBJECT)) return body_wrong_type("stream_options", "object", v, err);
     const json *usage = json_get(v, "include_usage");
     if (usage && !json_is(usage, JSON_BOOL) && !json_is(usage, JSON_NULL))
-        return wrong_type("stream_options.include_usage", "bool", usage, err);
+        return body_wrong_type("stream_options.include_usage", "bool", usage, err);
     c->r->include_usage = json_bool(usage, false);
     return true;
 }
@@ -96,7 +92,7 @@ static bool read_effort(reader *c, const json *v, error *err) {
 }
 
 static bool read_skip_special(reader *c, const json *v, error *err) {
-    if (!json_is(v, JSON_BOOL)) return wrong_type("skip_special_tokens", "bool", v, err);
+    if (!json_is(v, JSON_BOOL)) return body_wrong_type("skip_special_tokens", "bool", v, err);
     c->r->keep_special = !v->boolean;
     return true;
 }
@@ -133,14 +129,14 @@ static bool tools_resolve(chat_request *r, error *err) {
 }
 
 static bool read_parallel(reader *c, const json *v, error *err) {
-    if (!json_is(v, JSON_BOOL)) return wrong_type("parallel_tool_calls", "bool", v, err);
+    if (!json_is(v, JSON_BOOL)) return body_wrong_type("parallel_tool_calls", "bool", v, err);
     c->r->one_call = !v->boolean;
     return true;
 }
 
 /* ---- thinking ---------------------------------------------------------------------------------------------------- */
 static bool read_switch(const char *name, const json *v, int *out, error *err) {
-    if (!json_is(v, JSON_BOOL)) return wrong_type(name, "bool", v, err);
+    if (!json_is(v, JSON_BOOL)) return body_wrong_type(name, "bool", v, err);
     *out = v->boolean ? 1 : -1;
     return true;
 }
@@ -172,7 +168,7 @@ static bool read_thinking(reader *c, const json *v, error *err) {
 
 /* OpenRouter's form. */
 static bool read_reasoning(reader *c, const json *v, error *err) {
-    if (!json_is(v, JSON_OBJECT)) return wrong_type("reasoning", "object", v, err);
+    if (!json_is(v, JSON_OBJECT)) return body_wrong_type("reasoning", "object", v, err);
     const json *effort = json_get(v, "effort"), *enabled = json_get(v, "enabled");
     if (effort && !json_is(effort, JSON_NULL) && !read_effort(c, effort, err)) return false;
     if (json_is(enabled, JSON_BOOL)) c->r->asked_thinking = enabled->boolean ? 1 : -1;
@@ -182,7 +178,7 @@ static bool read_reasoning(reader *c, const json *v, error *err) {
 /* Chat has a flag and top_logprobs; raw completions have a number. */
 static bool read_logprobs(reader *c, const json *v, error *err) {
     if (c->r->surface == SURFACE_CHAT) {
-        if (!json_is(v, JSON_BOOL)) return wrong_type("logprobs", "bool", v, err);
+        if (!json_is(v, JSON_BOOL)) return body_wrong_type("logprobs", "bool", v, err);
         if (v->boolean) c->r->logprobs = true;
         return true;
     }
@@ -190,7 +186,7 @@ static bool read_logprobs(reader *c, const json *v, error *err) {
         c->r->logprobs = v->boolean;
         return true;
     }
-    if (!json_is(v, JSON_INT)) return wrong_type("logprobs", "int", v, err);
+    if (!json_is(v, JSON_INT)) return body_wrong_type("logprobs", "int", v, err);
     if (v->integer < 0 || v->integer > TOP_LOGPROBS_MAX)
         return error_field(err, ERR_INVALID, "logprobs", "logprobs must be between 0 and %d", TOP_LOGPROBS_MAX);
     c->r->logprobs = true;
@@ -199,7 +195,7 @@ static bool read_logprobs(reader *c, const json *v, error *err) {
 }
 
 static bool read_top_logprobs(reader *c, const json *v, error *err) {
-    if (!json_is(v, JSON_INT)) return wrong_type("top_logprobs", "int", v, err);
+    if (!json_is(v, JSON_INT)) return body_wrong_type("top_logprobs", "int", v, err);
     if (v->integer == -1) return true;
     if (v->integer < 0) return error_field(err, ERR_INVALID, "top_logprobs", "top_logprobs must be at least 0");
     if (v->integer > TOP_LOGPROBS_MAX)
@@ -267,7 +263,7 @@ static bool field_int(const field *f, const json *v, int64_t *out, error *err) {
         if (json_is_number(v))
             return error_field(err, ERR_INVALID, f->name, "%s must be an integer between %.0f and %.0f", f->name, f->lo,
                                f->hi);
-        return wrong_type(f->name, "int", v, err);
+        return body_wrong_type(f->name, "int", v, err);
     }
     if ((double)v->integer < f->lo || (double)v->integer > f->hi)
         return error_field(err, ERR_INVALID, f->name, "%s must be between %.0f and %.0f", f->name, f->lo, f->hi);
@@ -276,7 +272,7 @@ static bool field_int(const field *f, const json *v, int64_t *out, error *err) {
 }
 
 static bool field_real(const field *f, const json *v, double *out, error *err) {
-    if (!json_is_number(v)) return wrong_type(f->name, "number", v, err);
+    if (!json_is_number(v)) return body_wrong_type(f->name, "number", v, err);
     double x = json_real(v, NAN);
     if (!(x >= f->lo && x <= f->hi))
         return error_field(err, ERR_INVALID, f->name, "%s must be between %g and %g", f->name, f->lo, f->hi);
@@ -290,17 +286,17 @@ static bool field_honoured(const field *f, chat_request *r, const json *v, error
     case INT: return field_int(f, v, at, err);
     case REAL: return field_real(f, v, at, err);
     case BOOL:
-        if (!json_is(v, JSON_BOOL)) return wrong_type(f->name, "bool", v, err);
+        if (!json_is(v, JSON_BOOL)) return body_wrong_type(f->name, "bool", v, err);
         *(bool *)at = v->boolean;
         return true;
     case STRING:
-        if (!json_is(v, JSON_STRING)) return wrong_type(f->name, "string", v, err);
+        if (!json_is(v, JSON_STRING)) return body_wrong_type(f->name, "string", v, err);
         *(str *)at = v->string;
         return true;
     case ARRAY:
     case OBJECT:
         if (!json_is(v, f->kind == ARRAY ? JSON_ARRAY : JSON_OBJECT))
-            return wrong_type(f->name, f->kind == ARRAY ? "array" : "object", v, err);
+            return body_wrong_type(f->name, f->kind == ARRAY ? "array" : "object", v, err);
         *(const json **)at = v;
         return true;
     }
@@ -521,7 +517,7 @@ static bool message_normalise(normaliser *n, const json *m, json *out) {
 }
 
 bool messages_normalise(arena *a, const json *messages, bool keep_headers, const json **out, error *err) {
-    if (!json_is(messages, JSON_ARRAY)) return wrong_type("messages", "array", messages, err);
+    if (!json_is(messages, JSON_ARRAY)) return body_wrong_type("messages", "array", messages, err);
     if (!messages->n) return error_field(err, ERR_INVALID, "messages", "messages required");
     json *list = arena_array(a, json, messages->n);
     normaliser n = {.a = a, .keep_headers = keep_headers, .err = err};

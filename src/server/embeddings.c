@@ -191,7 +191,7 @@ static bool start(http_req *q, error *err) {
     bool ok = body && body_sort(SURFACE_EMBEDDINGS, body, NULL, &unknown, err) && read_form(m, body, err) &&
               read_input(m, body, err);
     if (ok) {
-        unknown_warn(q, &unknown);
+        unknown_warn(q, unknown.p);
         m->run.choices = arena_array(q->a, choice, m->run.n);
         watch_publish(q->s->watch, q, &m->run);
         ok = submit_some(m, err);

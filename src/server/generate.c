@@ -131,12 +131,6 @@ static void make_id(char *out, size_t n, const char *prefix) {
              (unsigned)a & 0xfff, ((unsigned)(b >> 48) & 0x3fff) | 0x8000, (unsigned long long)b & 0xffffffffffffull);
 }
 
-static void warn_unknown(http_req *q, const chat_request *r) {
-    if (!r->unknown) return;
-    http_header_add(q, "Warning", arena_printf(q->a, "299 hearth \"unknown fields were ignored: %s\"", r->unknown));
-    log_warn("%s %.*s: unknown fields were ignored: %s", q->id, (int)q->path.n, q->path.p, r->unknown);
-}
-
 bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_prefix, error *err) {
     engine *e = atomic_load(&q->s->e);
     gen_run *run = arena_alloc(q->a, sizeof *run);
@@ -154,7 +148,7 @@ bool run_start(http_req *q, chat_request *r, const surface *f, const char *id_pr
         run_free(run);
         return false;
     }
-    warn_unknown(q, r);
+    unknown_warn(q, r->unknown);
     watch_publish(q->s->watch, q, run);
     return true;
 }

@@ -139,7 +139,7 @@ bool guard_origin(http_req *q, error *err) {
 }
 
 /* ---- API key ----------------------------------------------------------------------------------------------------- */
-static str key_given(const http_req *q) {
+str guard_key_given(const http_req *q) {
     const char *auth = http_get_header(q, "Authorization");
     if (auth && !strncasecmp(auth, "Bearer ", 7)) return str_trim(str_of(auth + 7));
     const char *key = http_get_header(q, "x-api-key");
@@ -151,7 +151,7 @@ static str key_given(const http_req *q) {
 bool guard_key(http_req *q, error *err) {
     const server_opts *o = &q->s->o;
     if (!o->n_api_keys) return true;
-    str given = key_given(q);
+    str given = guard_key_given(q);
     unsigned char have[SHA256_DIGEST_LENGTH], want[SHA256_DIGEST_LENGTH];
     SHA256((const unsigned char *)(given.n ? given.p : ""), given.n, have);
     int found = 0;

@@ -120,6 +120,7 @@ bool guard_framing(http_req *q, error *err);
 bool guard_host(http_req *q, error *err);
 bool guard_origin(http_req *q, error *err); /* also sets origin_ok */
 bool guard_key(http_req *q, error *err);
+str guard_key_given(const http_req *q); /* the key it came with, known or not; empty: none */
 
 /* ---- request bodies (body.c, surface_fields.def) ----------------------------------------------------------------- */
 /* Takes q->body: a JSON object within limits, in the request's arena. */
@@ -148,7 +149,7 @@ bool body_int(const json *body, const char *name, int64_t lo, int64_t hi, int64_
 /* An array of token ids, checked against the vocabulary; [v->n] in the arena. */
 bool body_ids(http_req *q, const char *name, const json *v, int32_t **out, error *err);
 void unknown_add(buf *list, str name);
-void unknown_warn(http_req *q, const buf *list); /* Warning header and log; nothing when the list is empty */
+void unknown_warn(http_req *q, const char *list); /* Warning header and log; nothing when it is empty or NULL */
 
 /* ---- the core request, shared by all surfaces (chat_request.c, fields.def) --------------------------------------- */
 enum {

@@ -138,11 +138,17 @@ static bool drop_expired(response_store *s, error *err) {
 }
 
 static bool make_room(response_store *s, size_t need, error *err) {
-    while ((size_t)number(s, "SELECT coalesce(sum(bytes),0) FROM response") + need > s->bytes_max)
-        if (!run(s, "DELETE FROM response WHERE rowid=(SELECT rowid FROM response ORDER BY used,rowid LIMIT 1)", err) ||
-            sqlite3_changes(s->db) == 0)
-            return false;
-    return true;
+    size_t held = (size_t)number(s, "SELECT coalesce(sum(bytes),0) FROM response");
+    for (bool any = true; any && held + need > s->bytes_max;) {
+        sqlite3_stmt *q = prepare(s,
+                                  "DELETE FROM response WHERE rowid=(SELECT rowid FROM response ORDER BY used,rowid"
+                                  " LIMIT 1) RETURNING bytes",
+                                  err);
+        any = q && sqlite3_step(q) == SQLITE_ROW;
+        if (any) held -= MIN(held, (size_t)sqlite3_column_int64(q, 0));
+        if (!q || sqlite3_finalize(q) != SQLITE_OK) return failed(s, "making room", err);
+    }
+    return held + need <= s->bytes_max;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */

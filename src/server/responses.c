@@ -177,12 +177,10 @@ static const char *final_status(const gen_run *r) {
 /* ---- remembering ------------------------------------------------------------------------------------------------- */
 /* Whose a response is, where there are keys. */
 static str owner_of(const http_req *q) {
-    const char *auth = http_get_header(q, "Authorization"), *key = http_get_header(q, "x-api-key");
-    const char *given = auth ? auth : key;
-    if (!q->s->o.n_api_keys || !given) return STR("");
-    if (!strncasecmp(given, "Bearer ", 7)) given += 7;
+    const str given = guard_key_given(q);
+    if (!q->s->o.n_api_keys || !given.n) return STR("");
     unsigned char digest[SHA256_DIGEST_LENGTH];
-    SHA256((const unsigned char *)given, strlen(given), digest);
+    SHA256((const unsigned char *)given.p, given.n, digest);
     buf b = {0};
     for (size_t i = 0; i < sizeof digest; i++) buf_printf(&b, "%02x", digest[i]);
     str hex = {arena_copy(q->a, b.p, b.n), b.n};
@@ -542,7 +540,7 @@ static bool read_request(http_req *q, responses_state *s, chat_request *r, error
     translation t = {.a = q->a, .core = {.a = q->a}, .messages = {.a = q->a}};
     bool ok = responses_translate(s->body, s->items, s->n_items, s->instructions, &t, err) &&
               chat_request_read_json(q, SURFACE_CHAT, json_built(&t.core), r, err);
-    if (ok) unknown_warn(q, &t.unknown);
+    if (ok) unknown_warn(q, t.unknown.p);
     if (!ok) body_error_rename(SURFACE_RESPONSES, err);
     translation_deinit(&t);
     return ok;

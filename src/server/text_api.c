@@ -7,7 +7,7 @@ enum { DETOKENIZE_MAX = 1 << 20 };
 static bool no_others(http_req *q, unsigned surface, const json *body, error *err) {
     buf unknown = {0};
     bool ok = body_sort(surface, body, NULL, &unknown, err);
-    if (ok) unknown_warn(q, &unknown);
+    if (ok) unknown_warn(q, unknown.p);
     buf_free(&unknown);
     return ok;
 }

@@ -26,18 +26,6 @@ json json_text(arena *a, const buf *b) {
     return json_of_str((str){arena_copy(a, b->p ? b->p : "", b->n), b->n});
 }
 
-json text_join(arena *a, str x, const char *between, str y) {
-    if (!x.n) return json_of_str(y.p ? y : STR(""));
-    if (!y.n) return json_of_str(x);
-    buf b = {0};
-    buf_str(&b, x);
-    buf_puts(&b, between);
-    buf_str(&b, y);
-    json v = json_text(a, &b);
-    buf_free(&b);
-    return v;
-}
-
 void translation_deinit(translation *t) {
     buf_free(&t->unknown);
 }

@@ -11,9 +11,8 @@ typedef struct json_list {
 } json_list;
 json *json_list_add(json_list *l, json v); /* the place it got; valid until the next add */
 json json_list_built(const json_list *l);
-json json_object(json_builder *b);                           /* what was put, by value */
-json json_text(arena *a, const buf *b);                      /* a copy of its bytes */
-json text_join(arena *a, str x, const char *between, str y); /* without `between` where one is empty */
+json json_object(json_builder *b);      /* what was put, by value */
+json json_text(arena *a, const buf *b); /* a copy of its bytes */
 
 /* What a translation produces beside the core request. */
 typedef struct translation {
