@@ -76,22 +76,32 @@ static bool probe_render(const chat_template *t, const tokenizer *k, const rende
     return ok;
 }
 
+/* The same question alone, and answered and followed by another; the client sends the reasoning back, or, as most do,
+ * only the answer: a template may keep the one and write an empty block for the other. */
+static const char *const probe_now = "[{\"role\":\"user\",\"content\":\"a\"}]";
+static const char *const probe_next[] = {
+    "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"c\"},"
+    "{\"role\":\"user\",\"content\":\"d\"}]",
+    "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"
+    "{\"role\":\"user\",\"content\":\"d\"}]",
+};
+
 /* How many tokens at the end of a prompt are there only because a reply is to follow: what a rendering with the reply
  * and a next question does not repeat. -1: the template does not say. */
 static int32_t primer_probe(const chat_template *t, const tokenizer *k, const render_opts *o) {
-    prompt now = {0}, next = {0};
+    prompt now = {0};
     int32_t primer = -1;
-    if (probe_render(t, k, o, "[{\"role\":\"user\",\"content\":\"a\"}]", &now) &&
-        probe_render(t, k, o,
-                     "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\","
-                     "\"reasoning_content\":\"c\"},{\"role\":\"user\",\"content\":\"d\"}]",
-                     &next)) {
-        size_t same = 0;
-        while (same < now.ids.n && same < next.ids.n && now.ids.p[same] == next.ids.p[same]) same++;
-        if (now.ids.n - same <= PRIMER_MAX) primer = (int32_t)(now.ids.n - same);
+    const bool known = probe_render(t, k, o, probe_now, &now);
+    for (size_t i = 0; known && i < COUNT(probe_next); i++) {
+        prompt next = {0};
+        if (probe_render(t, k, o, probe_next[i], &next)) {
+            size_t same = 0;
+            while (same < now.ids.n && same < next.ids.n && now.ids.p[same] == next.ids.p[same]) same++;
+            if (now.ids.n - same <= PRIMER_MAX) primer = MAX(primer, (int32_t)(now.ids.n - same));
+        }
+        prompt_free(&next);
     }
     prompt_free(&now);
-    prompt_free(&next);
     return primer;
 }
 
@@ -111,7 +121,7 @@ int32_t prompt_primer(const chat_template *t, const tokenizer *k, const render_o
 static void marks_find(prompt *p, const chat_template *t, const tokenizer *k, const render_opts *o) {
     marks_of_messages(p, k);
     const int32_t primer = o->add_generation_prompt ? prompt_primer(t, k, o) : -1;
-    const int32_t at = (int32_t)p->ids.n - primer;
+    const int32_t at = (int32_t)p->ids.n - MAX(primer, 1); /* the same prompt again: its last token is computed */
     if (primer < 0 || at < MARK_MIN) return;
     while (p->marks.n && p->marks.p[p->marks.n - 1] > at - MARK_APART) p->marks.n--;
     ids_push(&p->marks, at);

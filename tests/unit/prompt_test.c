@@ -14,6 +14,12 @@ static const char chatml[] =
     "m.reasoning_content + '\\n</think>\\n\\n' }}{% endif %}{{ m.content + '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% if enable_thinking is defined and not "
     "enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% else %}{{ '<think>\\n' }}{% endif %}{% endif %}";
+/* Old turns keep their thinking, and have an empty block for thinking that did not come back. */
+static const char keeping[] =
+    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{%- if m.role == 'assistant' %}{{ '<think>' }}"
+    "{% if m.reasoning_content %}{{ '\\n' + m.reasoning_content + '\\n' }}{% endif %}{{ '</think>' }}{% endif %}"
+    "{{ m.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}";
 /* A token for a role, no end; says its effort, and refuses words it does not know. */
 static const char roles[] =
     "{% if tools %}{{ tools|tojson }}{% endif %}"
@@ -89,11 +95,15 @@ static void messages_begin_at_the_templates_words(void **state) {
            5);
     expect(chatml, "{\"preserve_thinking\":true}",
            (const char *[]){"a help.<|im_end|>\n", "<|user|><|im_end|>\n", "I think.<|im_end|>\n",
-                            "other one?<|im_end|>\n", "assistant\n<think>\n"},
+                            "other one?<|im_end|>\n", "assistant\n"},
+           5); /* a client that does not send the reasoning back gets no <think> there */
+    expect(keeping, NULL,
+           (const char *[]){"a help.<|im_end|>\n", "<|user|><|im_end|>\n", "I think.<|im_end|>\n",
+                            "other one?<|im_end|>\n", "assistant\n<think>"},
            5);
 }
 static void without_words_the_end_is_found(void **state) {
-    expect(plain, NULL, (const char *[]){"other one?\nASSISTANT:"}, 1);
+    expect(plain, NULL, (const char *[]){"other one?\nASSISTANT"}, 1);
 }
 static void a_template_that_refuses_the_probe_is_no_harm(void **state) {
     setup s = open_with(stubborn, "[" TURN("user", "a question that is long enough") "]", NULL, false);
@@ -127,7 +137,10 @@ static void the_primer_is_remembered_by_mode(void **state) {
     s.o.variables = json_read(s.a, STR("{\"enable_thinking\":false}"), NULL, NULL);
     assert_int_equal(prompt_primer(s.t, s.k, &s.o), 19); /* "<think>\n\n</think>\n\n" */
     s.o.variables = json_read(s.a, STR("{\"preserve_thinking\":true}"), NULL, NULL);
-    assert_int_equal(prompt_primer(s.t, s.k, &s.o), 0);
+    assert_int_equal(prompt_primer(s.t, s.k, &s.o), 8); /* reasoning that is not sent back leaves no block */
+    close_all(&s);
+    s = open_with(keeping, talk, NULL, false);
+    assert_int_equal(prompt_primer(s.t, s.k, &s.o), 1); /* "\n": an empty block has none */
     close_all(&s);
 }
 
