@@ -195,15 +195,12 @@ static int32_t node_at(const prefix *p, int32_t node, int32_t depth) { /* what i
     return node;
 }
 
-/* The last checkpoint at or before token n on the way to node whose pages are there. */
-static int32_t mark_before(const prefix *p, int32_t node, int32_t n) {
-    for (int32_t x = node; x >= 0 && NODE(p, x)->depth >= 0; x = NODE(p, x)->parent) {
-        int32_t found = -1, missing;
-        for (int32_t i = NODE(p, x)->mark; i >= 0 && mark_pos(p, MARK(p, i)) <= n; i = MARK(p, i)->next)
-            if (prefix_covers(p, x, MARK(p, i)->at, &missing)) found = i;
-        if (found >= 0) return found;
-    }
-    return -1;
+/* The last checkpoint of a block at or before token n whose pages are there. */
+static int32_t mark_in(const prefix *p, int32_t node, int32_t n) {
+    int32_t found = -1, missing;
+    for (int32_t i = NODE(p, node)->mark; i >= 0 && mark_pos(p, MARK(p, i)) <= n; i = MARK(p, i)->next)
+        if (prefix_covers(p, node, MARK(p, i)->at, &missing)) found = i;
+    return found;
 }
 
 /* Of the children of a block that begin like id [n] the one that gives most, of `room` tokens at most, and how much
@@ -230,23 +227,41 @@ static int32_t child_best(const prefix *p, int32_t parent, const int32_t *id, in
     return best;
 }
 
+/* Recurrent layers: the last checkpoint behind a common beginning. It may stand in a block that goes on otherwise than
+ * id does, so at each block of the way, from its end (node, pos tokens) up, all that continue it are looked at. */
+static void match_mark(const prefix *p, prefix_match *m, int32_t node, const int32_t *id, int32_t n, int32_t pos) {
+    for (;; node = NODE(p, node)->parent, pos -= KV_PAGE) {
+        int32_t k, gain;
+        const int32_t part = child_best(p, node, id + pos, n - pos, n - 1 - pos, &k, &gain);
+        m->common = MAX(m->common, pos + k);
+        m->mark = part >= 0 ? mark_in(p, part, pos + gain) : -1;
+        if (m->mark >= 0) {
+            m->node = part;
+            m->n = mark_pos(p, MARK(p, m->mark));
+            return;
+        }
+        if (pos == 0) return;
+    }
+}
+
 /* How much of the n tokens that end in node can be taken. */
 static void match_settle(const prefix *p, prefix_match *m, int32_t node, int32_t n) {
     int32_t missing = 0;
     for (; n > 0; n = missing * KV_PAGE) {
         node = node_at(p, node, (n - 1) / KV_PAGE);
-        if (p->recurrent) {
-            m->mark = mark_before(p, node, n);
-            if (m->mark < 0) return;
-            m->node = MARK(p, m->mark)->node;
-            m->n = mark_pos(p, MARK(p, m->mark));
-            return;
-        }
         if (!prefix_covers(p, node, n - node_pos(NODE(p, node)), &missing)) continue;
         m->node = node;
         m->n = n;
         return;
     }
+}
+
+/* The last common token, without recurrent layers, as far as the pages before it are there. */
+static void match_row(const prefix *p, prefix_match *m, int32_t node, const int32_t *id, int32_t n, int32_t pos) {
+    int32_t k, gain;
+    const int32_t part = child_best(p, node, id + pos, n - pos, n - 1 - pos, &k, &gain);
+    m->common = pos + k;
+    match_settle(p, m, part >= 0 ? part : node, MIN(pos + gain, n - 1));
 }
 
 static void match_pages(const prefix *p, prefix_match *m) {
@@ -275,10 +290,7 @@ void prefix_find(prefix *p, const prefix_key *space, const int32_t *id, int32_t 
     int32_t node = p ? prefix_root(p, space, false) : -1, pos = 0;
     if (node >= 0) {
         for (int32_t c; n - pos >= KV_PAGE && (c = prefix_child(p, node, id + pos)) >= 0; pos += KV_PAGE) node = c;
-        int32_t k, gain;
-        const int32_t part = child_best(p, node, id + pos, n - pos, n - 1 - pos, &k, &gain);
-        m->common = pos + k;
-        match_settle(p, m, part >= 0 ? part : node, MIN(pos + gain, n - 1));
+        (p->recurrent ? match_mark : match_row)(p, m, node, id, n, pos);
         match_pages(p, m);
     }
     if (!p) return;

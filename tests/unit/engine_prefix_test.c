@@ -273,6 +273,12 @@ static void shared_and_not_consumed(void **state) {
         const engine_stats st = stats_of(e);
         assert_int_equal(st.prefix.short_by[PREFIX_WHY_last_token], k == HYBRID ? 0 : 3);
         assert_int_equal(st.prefix.short_by[PREFIX_WHY_no_checkpoint], k == HYBRID ? 4 : 0);
+        /* The checkpoint is in a's block, and b's goes on otherwise; b's own way is in the cache as whole blocks. */
+        memcpy(again.id, b.id, sizeof(int32_t) * (size_t)b.n_prompt);
+        again.n = b.n_prompt;
+        ask(e, &again, 10);
+        assert_int_equal(again.cached, k == HYBRID ? 300 : b.n_prompt - 1);
+        cold(lone, &again);
         engine_close(e);
         engine_close(lone);
     }
