@@ -10,9 +10,9 @@ CCACHE := $(shell command -v ccache 2>/dev/null)
 VERSION := $(shell cat VERSION)
 
 # -Wno-error: some diagnostics depend on optimisation (an unrolled loop that -O1 does not unroll); the plain build is the strict one.
-SANFLAGS_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -Wno-error
+SANFLAGS_asan := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -Wno-error -Werror=incompatible-pointer-types
 SANFLAGS_tsan := -fsanitize=thread -Wno-error
-SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -Wno-error
+SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -Wno-error -Werror=incompatible-pointer-types
 # Fuzzing looks for faults in readers of foreign bytes; clang needs minutes to instrument the unrolled kernels, which read none.
 san = $(if $(and $(filter fuzz,$(SAN)),$(findstring src/device/cpu/,$1)),-Wno-error,$(SANFLAGS_$(SAN)))
 OPT := $(if $(SAN),-O1,-O2)

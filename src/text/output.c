@@ -347,7 +347,8 @@ static void text_add(output *o, str s, bool final) {
     }
     buf_str(&o->held, s);
     while (o->form->channels ? channel_step(o, final) : step[o->think](o, final)) continue;
-    if (final && o->think != THINK_AFTER) content_add(o, (str){"", 0}, true);
+    if (final && o->think != THINK_AFTER)
+        answer_add(o, (str){"", 0}, true); /* a call may be open before a last block */
 }
 
 /* ---- the machine ------------------------------------------------------------------------------------------------- */

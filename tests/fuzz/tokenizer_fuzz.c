@@ -135,13 +135,13 @@ static void reply_run(str raw) {
     output_opts o = {
         .stops = stop, .n_stops = n, .split_thinking = n & 1, .prompt_tail = n & 2 ? STR("<think>\n") : STR("")};
     output *out = output_new(fixed(0), &o);
-    output_event ev[4];
-    int stopped = -1;
+    const output_event *ev;
+    int stopped = OUTPUT_GOES_ON;
     for (size_t i = 0; i <= raw.n; i++) {
         bool before = stopped >= 0;
-        int count = i < raw.n ? output_push(out, (uint8_t)raw.p[i], ev, &stopped) : output_finish(out, ev);
+        size_t count = i < raw.n ? output_push(out, (uint8_t)raw.p[i], &ev, &stopped) : output_finish(out, &ev);
         if (before && count) abort();
-        for (int k = 0; k < count; k++)
+        for (size_t k = 0; k < count; k++)
             if (!ev[k].text.n || utf8_valid(ev[k].text) != ev[k].text.n) abort();
     }
     output_free(out);
