@@ -16,6 +16,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("HEARTH_FAKE_SERVER", str(ROOT / os.environ.get("BUILD", "build") / "tests/fake_server"))
 
 
+def eventually(true, seconds=20):
+    """Waits until true() holds: tests run on machines that are busy with others."""
+    end = time.time() + seconds
+    while not (found := true()) and time.time() < end:
+        time.sleep(0.01)
+    assert found
+    return found
+
+
 class Server:
     def __init__(self, *args):
         self.start([BINARY, *map(str, args)], "stdout")
@@ -39,7 +48,7 @@ class Server:
             self.log.append(line)
 
     def requests_logged(self):
-        return [json.loads(x) for x in self.log if x.startswith('{"event":"request"')]
+        return [json.loads(x) for x in list(self.log) if x.startswith('{"event":"request"')]
 
     def stop(self):
         if self.process.poll() is None:
@@ -94,7 +103,7 @@ class Server:
                 return float(line.split()[1])
         raise AssertionError(f"no metric {name}")
 
-    def wait_metric(self, name, value, seconds=3):
+    def wait_metric(self, name, value, seconds=20):
         end = time.time() + seconds
         while time.time() < end:
             if self.metric(name) == value:
@@ -103,7 +112,7 @@ class Server:
         raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
 
     # -- sockets ---------------------------------------------------------------------------------------------------
-    def raw(self, data=b"", timeout=10):
+    def raw(self, data=b"", timeout=30):
         s = socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
         if data:
             s.sendall(data)

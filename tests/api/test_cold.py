@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from serving import ROOT, RealServer
+from serving import ROOT, RealServer, eventually
 
 MODELS = ["llama_plain-q4", "mistral_swa-q4", "qwen3_5_4b-q4"]  # dense, sliding windows, recurrent
 TEXT = "In the beginning there was a story about {}, and it was told like this: "
@@ -159,8 +159,9 @@ def test_a_full_disk(alone, tmp_path):
         with serving("llama_plain-q4", tmp_path) as s:
             for i in range(8):
                 assert s.complete(prompt(i))[0] == alone("llama_plain-q4", prompt(i))
-            time.sleep(0.3)
-            warned = [x for x in s.log if "SSD cache" in x]
+            warned = eventually(lambda: [x for x in list(s.log) if "SSD cache" in x])
+            time.sleep(0.3)  # no second line follows
+            warned = [x for x in list(s.log) if "SSD cache" in x]
             assert len(warned) == 1 and "No space left" in warned[0]
         with serving("llama_plain-q4", tmp_path) as s:
             for i in range(8):

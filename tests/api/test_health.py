@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from serving import ROOT, Server, read_until, script_body
+from serving import ROOT, Server, eventually, read_until, script_body
 from test_limits import ENDLESS, HEAD, TICK, body_of, read_all, status_of
 
 DOC = (ROOT / "docs" / "metrics.md").read_text()
@@ -76,12 +76,12 @@ def test_stuck(start):
     """An engine whose thread stands still is found out, with and without work, and forgiven when it goes on."""
     s = start("--watchdog", 1200)
     assert health(s)[0] == 200
-    c = s.post_raw(script_body({"text": "x", "stuck_ms": 2500}))
+    c = s.post_raw(script_body({"text": "x", "stuck_ms": 5000}))
     t, seen = time.time(), None
-    while time.time() - t < 4 and seen != 503:
+    while time.time() - t < 4.8 and seen != 503:
         seen, why, retry = health(s)
         time.sleep(0.05)
-    assert seen == 503 and "stuck" in why and retry and 1 < time.time() - t < 2.4
+    assert seen == 503 and "stuck" in why and retry and 1 < time.time() - t < 4.8
     assert s.metric("hearth_up") == 0 and s.metric("hearth_step_age_seconds") > 1
     status, e = s.error(script_body({"text": "y"}))
     assert status == 503 and e["type"] == "engine_unavailable"
@@ -99,15 +99,14 @@ def test_idle_is_not_stuck(start):
 
 
 def test_drain():
-    s = Server("--drain", 5000)
-    c = s.post_raw(script_body({"text": "slow text", "delay_ms": 250}, stream=True))
+    s = Server("--drain", 30000)
+    c = s.post_raw(script_body({"text": "slow text", "delay_ms": 400}, stream=True))
     read_until(c, b'"content":"s"')
     kept = s.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     read_until(kept, b'"ok"}')
     s.process.terminate()
-    time.sleep(0.1)
-    status, why, retry = health(s)
-    assert status == 503 and "shutting down" in why and retry
+    status, why, retry = eventually(lambda: (h := health(s))[0] == 503 and h)
+    assert "shutting down" in why and retry
     for connection in (kept, s.raw()):  # a connection from before, and a new one
         body = json.dumps(script_body({"text": "late"})).encode()
         connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
@@ -116,18 +115,18 @@ def test_drain():
     assert s.call("GET", "/stats")[0] == 200
     assert b"[DONE]" in read_until(c, b"[DONE]")
     c.close()
-    assert s.process.wait(5) == 0
+    assert s.process.wait(20) == 0
 
 
 def test_second_signal():
-    s = Server("--drain", 20000)
+    s = Server("--drain", 60000)
     c = s.post_raw(script_body(ENDLESS, stream=True))
     read_until(c, TICK)
     s.process.terminate()
-    time.sleep(0.2)
+    eventually(lambda: health(s)[0] == 503)
     assert s.process.poll() is None
     s.process.terminate()
-    assert s.process.wait(3) == -signal.SIGTERM
+    assert s.process.wait(20) == -signal.SIGTERM
     c.close()
 
 
@@ -139,7 +138,7 @@ def test_bodies_have_a_common_limit(start):
     for _ in range(2):  # two bodies of 1.2 MB that do not end
         c = s.raw(body(1_300_000) + b" " * 1_200_000)
         half.append(c)
-    time.sleep(0.2)
+    eventually(lambda: s.metric("hearth_http_body_bytes") > 2_400_000)
     assert 2_400_000 < s.metric("hearth_http_body_bytes") <= 4 << 20
     reply = read_all(s.raw(body(1_500_000)))
     assert status_of(reply) == 429 and b"Retry-After: 1\r\n" in reply and body_of(reply)["error"]["code"] == "queue_full"

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from serving import Server, read_all, read_until, script_body
+from serving import Server, eventually, read_all, read_until, script_body
 from test_limits import TICK, body_of, exchange, status_of
 
 ENDLESS = {"text": "tick ", "endless": True, "delay_ms": 5}
@@ -24,7 +24,7 @@ class Isolated(Server):
     def engine(self):
         return json.loads(self.call("GET", "/engine")[2])
 
-    def ready(self, seconds=10):
+    def ready(self, seconds=30):
         end = time.time() + seconds
         while time.time() < end:
             if self.call("GET", "/health")[0] == 200:
@@ -40,7 +40,7 @@ class Isolated(Server):
     def kill_and_wait(self):
         """Until the next child serves."""
         old = self.kill()
-        end = time.time() + 10
+        end = time.time() + 30
         while time.time() < end and self.engine()["pid"] in (old, None):
             time.sleep(0.01)
         return self.ready()
@@ -66,7 +66,7 @@ def shared():
     s.stop()
 
 
-def gone(pid, seconds=5):
+def gone(pid, seconds=20):
     end = time.time() + seconds
     while time.time() < end:
         try:
@@ -122,8 +122,7 @@ def test_same_answers(shared, server):
 
 def test_one_request_id(shared):
     status, headers, _ = shared.call("POST", "/v1/chat/completions", script_body({"text": "x"}))
-    time.sleep(0.1)
-    logged = [r for r in shared.requests_logged() if r["id"] == headers["X-Request-Id"]]
+    logged = eventually(lambda: [r for r in shared.requests_logged() if r["id"] == headers["X-Request-Id"]])
     assert len(logged) == 1 and logged[0]["completion_tokens"] == 1
 
 
@@ -199,8 +198,8 @@ def test_leaving_cancels_in_the_child(shared, stream, script):
         shared.wait_metric("hearth_requests_running", 1)
     t = time.time()
     c.close()
-    shared.wait_metric("hearth_requests_cancelled_total", before + 1, 2)
-    assert time.time() - t < 0.5
+    shared.wait_metric("hearth_requests_cancelled_total", before + 1)
+    assert time.time() - t < 4  # by itself it goes on for 40 s
     shared.wait_metric("hearth_requests_running", 0)
 
 
@@ -220,7 +219,7 @@ def test_200_streams(shared):
     n, rss = 200, lambda: int(pathlib.Path(f"/proc/{shared.process.pid}/statm").read_text().split()[1]) * 4096
     before = rss()
     socks = [shared.post_raw(script_body({"text": f"<{i}>" * 50, "delay_ms": 2}, stream=True)) for i in range(n)]
-    shared.wait_metric("hearth_http_active", n + 1, 5)
+    shared.wait_metric("hearth_http_active", n + 1)
     most = rss()
     for i, c in enumerate(socks):
         data = read_until(c, b"data: [DONE]").decode()
@@ -283,42 +282,38 @@ def test_a_get_is_tried_again(isolated):
     got = []
     t = threading.Thread(target=lambda: got.append(s.call("GET", "/v1/models")))
     t.start()
-    time.sleep(0.2)
+    time.sleep(1)
     os.kill(pid, signal.SIGKILL)
-    t.join(10)
+    t.join(30)
     assert got and got[0][0] == 200 and b"test/scripted" in got[0][2]
 
 
 def test_back_off(isolated):
-    s = isolated("--backoff", 600).ready()
+    s = isolated("--backoff", 1500).ready()
     s.kill()
     t = time.time()
     while s.engine()["state"] != "dead":
-        assert time.time() - t < 2
+        assert time.time() - t < 20
         time.sleep(0.005)
     status, e = s.error(script_body({"text": "x"}))
     assert status == 503 and "signal 9" in e["message"] and e["type"] == "engine_unavailable"
     assert "signal 9" in json.loads(s.call("GET", "/health")[2])["error"]["message"]
     assert s.metric('hearth_engine_up{model="test/scripted"}') == 0 and s.metric("hearth_up") == 0
     s.ready()
-    assert time.time() - t > 0.5
+    assert time.time() - t > 1.4
     assert s.metric('hearth_engine_restarts_total{model="test/scripted"}') == 1
     for _ in range(2):  # three deaths in a minute: the fourth start waits for the minute to be over
         s.kill()
-        end = time.time() + 5
-        while s.engine()["pid"] and time.time() < end:
-            time.sleep(0.01)
+        eventually(lambda: not s.engine()["pid"])
         if _ == 0:
             s.ready()
-    time.sleep(0.8)
+    time.sleep(1.8)
     assert s.engine()["state"] == "dead" and s.engine()["restarts"] == 3
 
 
 def test_a_child_that_refuses(isolated):
     s = isolated("--exit", 4)
-    end = time.time() + 5
-    while s.engine()["state"] != "refused" and time.time() < end:
-        time.sleep(0.01)
+    eventually(lambda: s.engine()["state"] == "refused")
     status, _, data = s.call("GET", "/health")
     assert status == 503 and "exit code 4" in json.loads(data)["error"]["message"]
     assert s.engine()["restarts"] == 0
@@ -337,7 +332,7 @@ def test_the_parent_dies():
             read_until(c, TICK)
         s.process.kill()
         s.process.wait()
-        assert gone(e["pid"], 6), stage
+        assert gone(e["pid"]), stage
         if c:
             c.close()
         with contextlib.suppress(OSError):
@@ -347,31 +342,30 @@ def test_the_parent_dies():
 
 
 def test_sigterm_drains():
-    s = Isolated("--drain", 5000).ready()
+    s = Isolated("--drain", 30000).ready()
     e = s.engine()
-    c = s.post_raw(script_body({"text": "slow text", "delay_ms": 250}, stream=True))
+    c = s.post_raw(script_body({"text": "slow text", "delay_ms": 400}, stream=True))
     read_until(c, b'"content":"s"')
     s.process.terminate()
-    time.sleep(0.1)
+    eventually(lambda: s.call("GET", "/health")[0] == 503)
     status, headers, data = s.call("POST", "/v1/chat/completions", script_body({"text": "late"}))
     assert status == 503 and headers["Retry-After"] and "shutting down" in json.loads(data)["error"]["message"]
     assert s.call("GET", "/health")[0] == 503
     assert b"data: [DONE]" in read_until(c, b"data: [DONE]")
     c.close()
-    assert s.process.wait(10) == 0
-    assert gone(e["pid"], 1) and not os.path.exists(os.path.dirname(e["socket"]))
+    assert s.process.wait(20) == 0
+    assert gone(e["pid"]) and not os.path.exists(os.path.dirname(e["socket"]))
 
 
 def test_second_sigterm_is_at_once():
-    s = Isolated("--drain", 20000).ready()
+    s = Isolated("--drain", 60000).ready()
     pid = s.engine()["pid"]
     c = s.post_raw(script_body(ENDLESS, stream=True))
     read_until(c, TICK)
     s.process.terminate()
-    time.sleep(0.2)
-    t = time.time()
+    eventually(lambda: s.call("GET", "/health")[0] == 503)
     s.process.terminate()
-    assert s.process.wait(5) == -signal.SIGTERM and gone(pid, 5) and time.time() - t < 3
+    assert s.process.wait(20) == -signal.SIGTERM and gone(pid)
     c.close()
 
 

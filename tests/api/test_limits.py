@@ -7,7 +7,7 @@ import time
 import urllib.request
 
 import pytest
-from serving import read_all, read_until, script_body
+from serving import eventually, read_all, read_until, script_body
 
 
 def status_of(reply):
@@ -74,8 +74,7 @@ def test_loading_and_failed(start):
     status, e = s.error({"messages": [{"role": "user", "content": "x"}]})
     assert status == 503 and e["type"] == "engine_unavailable"
     assert s.call("GET", "/")[0] == 200
-    time.sleep(1.6)
-    assert s.call("GET", "/health")[0] == 200
+    eventually(lambda: s.call("GET", "/health")[0] == 200)
     failed = start("--fail-load", "no such file")
     status, _, data = failed.call("GET", "/health")
     assert status == 503 and "no such file" in json.loads(data)["error"]["message"]
@@ -209,15 +208,15 @@ def test_slow_headers(start):
     c = s.raw(b"GET /health HTTP/1.1\r\nHost: loc")
     t = time.time()
     try:
-        while time.time() - t < 5:
+        while time.time() - t < 12:
             c.sendall(b"a")
             time.sleep(0.1)
     except OSError:
         pass
-    assert time.time() - t < 3
+    assert time.time() - t < 10
     silent = s.raw()
     t = time.time()
-    assert status_of(read_all(silent)) == 408 and time.time() - t < 3
+    assert status_of(read_all(silent)) == 408 and time.time() - t < 10
 
 
 def test_slow_body(start):
@@ -226,7 +225,7 @@ def test_slow_body(start):
     t = time.time()
     reply = b""
     c.settimeout(0.1)
-    while time.time() - t < 5:
+    while time.time() - t < 12:
         try:
             c.sendall(b" ")
             part = c.recv(4096)
@@ -237,7 +236,7 @@ def test_slow_body(start):
             continue
         except OSError:
             break
-    assert time.time() - t < 3 and status_of(reply) == 408
+    assert time.time() - t < 10 and status_of(reply) == 408
     assert body_of(reply)["error"]["type"] == "timeout_error"
 
 
@@ -246,7 +245,7 @@ def test_idle_connections_end(start):
     c = s.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     read_until(c, b'{"status": "ok"}')
     t = time.time()
-    assert read_all(c) == b"" and time.time() - t < 3
+    assert read_all(c) == b"" and time.time() - t < 10
 
 
 # ---- Host, Origin, keys ----------------------------------------------------------------------------------------------
@@ -331,7 +330,7 @@ def test_memory_of_a_large_request_is_given_back(start):
     status, _ = s.error(b'{"messages":[' + b",".join([b'{"role":"user","content":"x"}'] * 100_000) + b"]}")
     assert status == 400
     if "asan" not in s.process.args[0] and "tsan" not in s.process.args[0]:
-        end = time.time() + 5
+        end = time.time() + 20
         while pages() - before > 24 << 20 and time.time() < end:
             time.sleep(0.05)
         assert pages() - before < 24 << 20
@@ -374,7 +373,7 @@ def test_leaving_cancels_at_once(server, stream, how):
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         s.close()
     server.wait_metric("hearth_requests_cancelled_total", before + 1)
-    assert time.time() - t < 0.5
+    assert time.time() - t < 4
     server.wait_metric("hearth_http_active", 1)  # the one that asks
     s.close()
 
@@ -384,7 +383,7 @@ def test_leaving_during_prefill(server):
     s = server.post_raw(script_body({"text": "x", "prefill": [100000, 1, 100]}, stream=True))
     read_until(s, b": keepalive 3/")
     s.close()
-    server.wait_metric("hearth_requests_cancelled_total", before + 1, 0.5)
+    server.wait_metric("hearth_requests_cancelled_total", before + 1, 4)
 
 
 def test_reader_that_stops_reading(start):
@@ -393,7 +392,7 @@ def test_reader_that_stops_reading(start):
             for _ in range(8)]
     s.wait_metric("hearth_requests_running", 32)
     assert s.chat({"text": "fine"})[1]["choices"][0]["message"]["content"] == "fine"
-    s.wait_metric("hearth_requests_running", 0, 8)
+    s.wait_metric("hearth_requests_running", 0, 15)
     for c in full:
         c.close()
 
@@ -409,18 +408,18 @@ def test_queue_full(start):
 
 def test_stop_waits_for_running_requests(start):
     from serving import Server
-    s = Server("--drain", 5000)
-    c = s.post_raw(script_body({"text": "slow", "delay_ms": 200}))
+    s = Server("--drain", 30000)
+    c = s.post_raw(script_body({"text": "slow", "delay_ms": 300}))
     s.wait_metric("hearth_requests_running", 1)
     s.process.terminate()
     assert b'"content":"slow"' in read_all(c)
-    assert s.process.wait(10) == 0
+    assert s.process.wait(20) == 0
     cut = Server("--drain", 200)
     c = cut.post_raw(script_body(ENDLESS, stream=True))
     read_until(c, TICK)
     t = time.time()
     cut.stop()
-    assert time.time() - t < 3
+    assert time.time() - t < 10
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------
@@ -428,8 +427,7 @@ def test_access_log(start):
     s = start()
     s.chat({"text": "abc"})
     s.call("GET", "/nope?secret=1", None, {"Authorization": "Bearer hush"})
-    time.sleep(0.2)
-    chat, nope = s.requests_logged()
+    chat, nope = eventually(lambda: len(lines := s.requests_logged()) == 2 and lines)
     assert chat["method"] == "POST" and chat["path"] == "/v1/chat/completions" and chat["status"] == 200
     assert chat["completion_tokens"] == 3 and chat["prompt_tokens"] > 0 and chat["total_ms"] > 0 and chat["bytes_in"] > 0
     assert nope["status"] == 404 and nope["error"] == "NOT_FOUND"

@@ -28,12 +28,12 @@ async def ask(server, body, first=None, go=None):
 def test_500_idle_streams(start):
     s = start()
     before = resident(s)
-    script = {"text": "ok", "first_ms": 6000, "prefill": [2, 1, 10]}
+    script = {"text": "ok", "first_ms": 10000, "prefill": [2, 1, 10]}
     opened = []
 
     async def run():
         tasks = [asyncio.create_task(ask(s, script_body(script, stream=True), first=lambda: opened.append(1))) for _ in range(500)]
-        for _ in range(300):
+        for _ in range(500):
             if len(opened) == 500:
                 break
             await asyncio.sleep(0.02)

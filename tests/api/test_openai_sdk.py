@@ -72,4 +72,4 @@ def test_cancel(client, server):
     t = time.time()
     stream.close()
     server.wait_metric("hearth_requests_cancelled_total", before + 1)
-    assert time.time() - t < 1
+    assert time.time() - t < 4

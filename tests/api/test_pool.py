@@ -39,7 +39,7 @@ def state(s, model):
 
 
 def wait_resident(s, want):
-    end = time.time() + 5
+    end = time.time() + 20
     while time.time() < end:
         if resident(s) == want:
             return
@@ -99,7 +99,7 @@ def test_overlap_and_drain_first(pool):
         wait_resident(s, ["b"])
         assert gone(old)
         t = time.time()
-        assert ask(s, "gpt") == "a" and time.time() - t < 3  # the default comes back
+        assert ask(s, "gpt") == "a" and time.time() - t < 20  # the default comes back
 
 
 def test_a_stream_keeps_its_model(pool):
@@ -127,7 +127,7 @@ def test_a_crash_in_the_pool(pool):
     ask(s, "b")
     os.kill(state(s, "b")["pid"], 9)
     assert ask(s, "a") == "a"
-    end = time.time() + 5
+    end = time.time() + 20
     while not {"state": "ready", "restarts": 1}.items() <= state(s, "b").items() and time.time() < end:
         time.sleep(0.01)
     assert ask(s, "b") == "b" and state(s, "b")["restarts"] == 1 and state(s, "a")["restarts"] == 0

@@ -78,7 +78,7 @@ def test_a_crash_is_survived(serve):
     pid = s.engine()["pid"]
     assert open(f"/proc/{pid}/comm").read() == "hearth\n"
     os.kill(pid, signal.SIGSEGV)
-    end = time.time() + 10
+    end = time.time() + 30
     while s.engine()["restarts"] == 0 and time.time() < end:
         time.sleep(0.01)
     assert "signal 11" in s.call("/health")[1]["error"]["message"]  # it died young: the next start waits 5 s
@@ -113,7 +113,7 @@ def test_a_pool_of_the_store(serve, tmp_path):
         assert d["model"] == real
         assert texts.setdefault(real, d["choices"][0]["text"]) == d["choices"][0]["text"]
     assert len(set(texts.values())) == 3
-    end = time.time() + 5
+    end = time.time() + 20
     while len(s.engine()["pool"]["resident"]) > 1 and time.time() < end:
         time.sleep(0.02)
     assert s.engine()["pool"]["resident"] == ["llama-q4"] and s.engine()["restarts"] == 0
@@ -157,14 +157,14 @@ def test_the_pool_keeps_caches_on_disk(serve, tmp_path):
     prompt = "the quick brown fox jumps over the lazy dog " * 20
     first = s.complete("llama-q4", prompt)[1]
     assert s.complete("qwen3-q4", prompt)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    end = time.time() + 10
+    end = time.time() + 30
     while s.engine()["pool"]["resident"] != ["qwen3-q4"] and time.time() < end:
         time.sleep(0.02)
     again = s.complete("llama-q4", prompt)[1]
     n = first["usage"]["prompt_tokens"]
     assert n > 300 and again["usage"]["prompt_tokens_details"]["cached_tokens"] >= n - 65
     assert again["choices"] == first["choices"]
-    end = time.time() + 10
+    end = time.time() + 30
     while s.engine()["pool"]["resident"] != ["llama-q4"] and time.time() < end:
         time.sleep(0.02)
     stats = s.call("/stats")[1]["ssd_cache"]
