@@ -51,13 +51,16 @@ static bool is_child(const options *o) {
     return o->unix_path && getenv("HEARTH_FRONT");
 }
 
+static const char *served_path; /* as long as the server lives */
+
 /* The models of the store beside the served one, from their headers; looked at again after half a minute. */
 static void other_models_read(const char *served, buf *text) {
     size_t n;
     hub_model *m = hub_list(&n);
     device *d = device_cpu_open(&(device_opts){.threads = 1, .rows_max = 1}, NULL);
     for (size_t i = 0; d && i < n; i++) {
-        checkpoint *c = strcmp(m[i].name, served) ? checkpoint_open(m[i].path, NULL) : NULL;
+        const bool same = strcmp(m[i].name, served) == 0 || (served_path && strcmp(m[i].path, served_path) == 0);
+        checkpoint *c = same ? NULL : checkpoint_open(m[i].path, NULL);
         model *headers = c ? model_open(c, d, &(model_opts){.plan_only = true}, NULL) : NULL;
         if (headers) {
             buf_puts(text, ",{\"id\":");
@@ -181,6 +184,14 @@ static void ending_wait(ending *w) {
     server_stop(w->s, (int)w->o->drain_timeout * 1000);
 }
 
+/* The served model's name: --model-id, its name in the store, or the last part of its path. Caller frees. */
+static char *name_of(const options *o, const char *path, const hub_model *store, size_t n) {
+    if (o->model_id) return mem_strdup(o->model_id);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(store[i].path, path) == 0) return mem_strdup(store[i].name);
+    return engine_id_of(path);
+}
+
 /* ---- the engine in this process ---------------------------------------------------------------------------------- */
 static void say_addresses(const options *o, const server *s) {
     if (o->unix_path) {
@@ -208,7 +219,14 @@ static bool serve_here(const options *o, const char *path, const server_opts *so
     if (!s) return false;
     ending end = {0};
     ending_start(&end, o, s, true);
-    engine *e = cli_engine(o, path, false, err);
+    size_t n_store = 0;
+    hub_model *store = o->model_id ? NULL : hub_list(&n_store);
+    options named = *o;
+    char *name = name_of(o, path, store, n_store);
+    named.model_id = name;
+    hub_list_free(store, n_store);
+    engine *e = cli_engine(&named, path, false, err);
+    free(name);
     pthread_mutex_lock(&end.mu); /* for good when the process is ending already */
     end.loading = false;
     pthread_mutex_unlock(&end.mu);
@@ -225,13 +243,6 @@ static bool serve_here(const options *o, const char *path, const server_opts *so
 }
 
 /* ---- the engine in children -------------------------------------------------------------------------------------- */
-/* A model's name: --model-id, its name in the store, or the last part of its path. Caller frees. */
-static char *name_of(const char *path, const hub_model *store, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(store[i].path, path) == 0) return mem_strdup(store[i].name);
-    return engine_id_of(path);
-}
-
 typedef struct front_run {
     const options *o;
     atomic_int refused; /* exit code of a child that would not serve: it becomes ours */
@@ -269,7 +280,7 @@ static uint64_t need_of(void *arg, const char *path) {
 static pool_model *pool_of(const options *o, const char *path, const hub_model *store, size_t n_store, char **id,
                            size_t *n) {
     pool_model *m = mem_alloc((n_store + 1) * sizeof *m);
-    *id = o->model_id ? mem_strdup(o->model_id) : name_of(path, store, n_store);
+    *id = name_of(o, path, store, n_store);
     m[0] = (pool_model){.id = *id, .path = path};
     *n = 1;
     for (size_t i = 0; i < n_store; i++) {
@@ -341,6 +352,7 @@ int verb_serve(const options *o) {
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
+    served_path = path;
     ok = ok && (o->isolate ? serve_front(o, path, &so, &code, &err) : serve_here(o, path, &so, &err));
     free(keys.p);
     buf_free(&key_file);

@@ -203,7 +203,7 @@ static void write_items(const json *const *items, size_t n, buf *out) {
 static void remember(gen_run *r, str object) {
     const responses_state *s = state_of(r);
     response_store *store = r->q->s->responses;
-    if (!s->store || !store) return;
+    if (!s->store) return;
     buf all = {0}, own = {0}, output = {0};
     write_items(s->items, s->n_items, &all);
     write_items(&s->items[s->n_items - 1], 1, &own);
@@ -537,6 +537,7 @@ static bool read_request(http_req *q, responses_state *s, chat_request *r, error
     s->store = true;
     s->done.a = q->a;
     if (!s->body || !body_bool(s->body, "store", &s->store, err) || !conversation(q, s, err)) return false;
+    s->store = s->store && q->s->responses; /* what is told is what is done */
     translation t = {.a = q->a, .core = {.a = q->a}, .messages = {.a = q->a}};
     bool ok = responses_translate(s->body, s->items, s->n_items, s->instructions, &t, err) &&
               chat_request_read_json(q, SURFACE_CHAT, json_built(&t.core), r, err);

@@ -34,7 +34,11 @@ static bool tool_normalise(arena *a, const json *tool, uint32_t i, json *out, er
     if (!json_str(json_get(f ? f : tool, "name"), (str){0}).n)
         return bad_tool(i, f ? ".function.name" : ".name", "must be a string that is not empty", err);
     if (schema && !json_is(schema, JSON_NULL) && !json_is(schema, JSON_OBJECT))
-        return bad_tool(i, ".parameters", "must be a JSON schema (an object)", err);
+        return bad_tool(i,
+                        f               ? ".function.parameters"
+                        : key[0] == 'i' ? ".input_schema"
+                                        : ".parameters",
+                        "must be a JSON schema (an object)", err);
     if (!json_is(schema, JSON_OBJECT) || !schema->n) schema = no_parameters(a); /* none, null and {}: no arguments */
     json_builder plain = {.a = a}, fb = {.a = a}, tb = {.a = a};
     if (f)

@@ -52,7 +52,7 @@ static bool set(settings *o, const char *name, char *value) {
     for (size_t i = 0; i < COUNT(lists); i++)
         if (!strcmp(name, lists[i].name) && *lists[i].n < 4) return lists[i].list[(*lists[i].n)++] = value, true;
     if (!strcmp(name, "trace")) return o->s.trace_dir = value, true;
-    if (!strcmp(name, "response-store")) return o->s.response_store = value, true;
+    if (!strcmp(name, "response-store")) return o->s.response_store = strcmp(value, "off") ? value : NULL, true;
     if (!strcmp(name, "response-ttl")) return o->s.response_ttl_s = atoi(value), true;
     if (!strcmp(name, "response-bytes")) return o->s.response_bytes = (size_t)atoll(value), true;
     if (!strcmp(name, "unix")) return o->s.unix_path = value, true;

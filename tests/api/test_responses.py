@@ -229,6 +229,14 @@ def test_store_false(server):
     assert r["store"] is False and server.call("GET", "/v1/responses/" + r["id"])[0] == 404
 
 
+def test_a_server_without_a_store_says_so(start):
+    s = start("--response-store", "off")
+    _, r, _ = ask(s, "x", store=True)
+    assert r["store"] is False
+    status, r, _ = ask(s, "x", previous_response_id=r["id"])
+    assert status == 400 and r["error"]["param"] == "previous_response_id"
+
+
 def test_survives_a_restart(start, tmp_path):
     file = tmp_path / "responses.sqlite"
     a = start("--response-store", file)

@@ -144,7 +144,9 @@ def test_history_with_calls(server):
 @pytest.mark.parametrize("fields,param", [
     ({"tools": "x"}, "tools"), ({"tools": [1]}, "tools[0]"), ({"tools": [{"type": "function", "function": 1}]}, "tools[0].function"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
-    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools[0].parameters"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+    ({"tools": [{"type": "function", "name": "f", "parameters": []}]}, "tools[0].parameters"),
+    ({"tools": [{"name": "f", "input_schema": []}]}, "tools[0].input_schema"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"), ({"tools": TOOLS, "tool_choice": "maybe"}, "tool_choice"),
     ({"parallel_tool_calls": "no"}, "parallel_tool_calls"), ({"thinking": {"type": "x"}}, "thinking.type"),

@@ -99,6 +99,28 @@ def test_exit_codes_are_the_childs(hearth, tmp_path):
         assert codes[0] == codes[1] != 0
 
 
+def test_the_name_is_the_stores(serve, tmp_path):
+    """One name a model, however it was asked for and whether or not its engine is apart; the store's other models beside it."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine").symlink_to(MODELS / "llama-q4")
+    (tmp_path / "models" / "other").symlink_to(MODELS / "qwen3-q4")
+    hub = tmp_path / "hub" / "models--org--repo"
+    (hub / "snapshots" / "0123abcd").mkdir(parents=True)
+    (hub / "refs").mkdir()
+    (hub / "refs" / "main").write_text("0123abcd")
+    for file in (MODELS / "gemma3-q4").iterdir():
+        (hub / "snapshots" / "0123abcd" / file.name).symlink_to(file)
+    env = {"HEARTH_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
+    for args, name in ((["mine"], "mine"), (["mine", "--isolate"], "mine"), (["org/repo"], "org/repo"), ([tmp_path / "models" / "mine"], "mine"),
+                       (["mine", "--model-id", "x"], "x"), ([MODELS / "llama-q4"], "llama-q4")):
+        s = serve(*args, "--threads", "1", env=env).ready()
+        status, d = s.complete()
+        assert (status, d["model"]) == (200, name)
+        ids = [m["id"] for m in s.call("/v1/models")[1]["data"]]
+        assert ids[0] == name and ("other" in ids) == ("--isolate" not in args) and (name != "x" or "mine" not in ids), ids
+        assert s.stop() == 0
+
+
 def test_a_pool_of_the_store(serve, tmp_path):
     (tmp_path / "models").mkdir()
     for name in ("llama-q4", "qwen3-q4", "qwen3_5_4b-q4"):
