@@ -49,6 +49,10 @@ for code in $(sed -nE 's/^ERROR\(([A-Z_]+),.*/\1/p' src/base/errors.def); do
     [ "$code" = NONE ] || grep -rqE "ERR_$code\b" src --include=*.c || complain "src/base/errors.def: nothing raises $code"
 done
 
+for page in docs/*.md; do
+    [ "$page" = docs/README.md ] || grep -qF "($(basename "$page"))" docs/README.md || complain "$page is not in docs/README.md"
+done
+
 files=$(git ls-files '*.c' '*.h' | grep -v '_table\.')
 clang-format-14 --dry-run -Werror $files >/tmp/lint.$$ 2>&1 || { head -n 20 /tmp/lint.$$ && complain "layout: run ./dev fmt"; }
 rm -f /tmp/lint.$$

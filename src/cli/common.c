@@ -65,6 +65,7 @@ size_t cli_requests_bytes(const options *o) {
 
 engine *cli_engine(const options *o, const char *path, bool one_user, error *err) {
     engine_opts e;
+    if (one_user) log_set_level(LOG_WARN); /* what an operator looks for would stand in the middle of an answer */
     if (!cli_engine_opts(o, path, one_user, &e, err)) return NULL;
     /* A directory is looked at as it is: what its config does not say is for draft_check to judge. */
     char *draft = o->draft_model && !dir_exists(o->draft_model) ? hub_resolve(o->draft_model, err)

@@ -23,7 +23,9 @@ static void overview(FILE *f) {
         fprintf(f, "  %-26s %s\n", head, verbs[i].what);
     }
     fputs("\nMODEL is a directory with config.json, a .gguf file, or a name from `hearth ls`.\n"
-          "`hearth help VERB` lists a verb's options.\n",
+          "`hearth help VERB` lists a verb's options. Without a verb hearth serves: `hearth --port 9000`.\n"
+          "Models are kept in $HEARTH_HOME/models, else ~/.cache/hearth/models; those of the Hugging Face cache count "
+          "too.\n",
           f);
 }
 

@@ -1,6 +1,7 @@
 /* `hearth generate [MODEL] PROMPT`: one prompt, one answer. */
 #include <stdio.h>
 #include <stdlib.h>
+#include "../hub/hub.h"
 #include "cli.h"
 
 static const json *one_message(arena *a, const char *role, str content) {
@@ -23,10 +24,26 @@ static bool build(const options *o, const engine *e, str text, prompt *out, erro
     return ok;
 }
 
+/* A lone argument that is a model: its prompt was forgotten, or is empty for the shell. */
+static bool is_model(const char *name) {
+    size_t n;
+    hub_model *m = hub_list(&n);
+    char *config = path_join(name, "config.json");
+    bool known = file_exists(config) || (str_ends(str_of(name), STR(".gguf")) && file_exists(name));
+    free(config);
+    for (size_t i = 0; i < n && !known; i++) known = strcmp(m[i].name, name) == 0;
+    hub_list_free(m, n);
+    return known;
+}
+
 int verb_generate(const options *o) {
     error err = {0};
     if (o->n_args < 1 || o->n_args > 2) {
         error_set(&err, ERR_USAGE, "generate takes a prompt, or a model and a prompt; put the prompt in quotes");
+        return cli_fail(&err);
+    }
+    if (o->n_args == 1 && !o->given.model && is_model(o->args[0])) {
+        error_set(&err, ERR_USAGE, "'%s' is a model; generate takes a prompt behind it, in quotes", o->args[0]);
         return cli_fail(&err);
     }
     const char *text = o->args[o->n_args - 1];

@@ -3,6 +3,8 @@ import re
 
 import pytest
 
+from conftest import DATA
+
 
 def test_version_and_help(hearth):
     assert re.fullmatch(r"hearth \d+\.\d+\.\d+\n", hearth("version").stdout)
@@ -38,6 +40,15 @@ def test_usage_errors_name_the_fault(hearth, args, text):
     r = hearth(*args)
     assert r.returncode == 2, r.stderr
     assert text in r.stderr and r.stdout == ""
+
+
+def test_a_model_is_no_prompt(hearth, store):
+    (store / "models").mkdir()
+    (store / "models" / "mine").symlink_to(DATA / "models" / "llama-q4")
+    for args in (["mine"], [DATA / "models" / "llama-q4"], ["--default-model", "mine", "mine"]):
+        r = hearth("generate", *args)
+        assert r.returncode == 2 and "takes a prompt behind it" in r.stderr and r.stdout == "", r.stderr
+    assert hearth("generate", "--model", "mine", "mine", "--max-tokens", 1, "--raw").returncode == 0
 
 
 def test_models_that_are_not_there(hearth, tmp_path):
