@@ -372,6 +372,7 @@ typedef struct server_times {
 } server_times;
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 void metrics_observe(http_req *q);                  /* at the end of a request */
+const char *prefix_why_name(size_t i);              /* of prefix_stats.short_by */
 void metrics_write(server *s, engine *e, buf *out); /* without an engine: what the HTTP side counts */
 
 struct server {

@@ -61,7 +61,7 @@ static void write_histogram(buf *b, const char *name, const histogram *h, const 
     buf_printf(b, "hearth_%s_sum %.6f\nhearth_%s_count %llu\n", name, (double)atomic_load(&h->sum_us) / 1e6, name, sum);
 }
 
-static const char *prefix_why_name(size_t i) {
+const char *prefix_why_name(size_t i) {
     static const char *const names[] = {
 #define PREFIX_WHY(name, text) #name,
         PREFIX_WHYS

@@ -1,4 +1,4 @@
-/* What the server says about itself: /health, /metrics, /stats. Not here: its models (models.c). */
+/* What the server says about itself: /health, /stats. Not here: /metrics (metrics.c), its models (models.c). */
 #include <stdio.h>
 #include "internal.h"
 #include "response_store.h"
@@ -53,13 +53,8 @@ static void stats_prompt_cache(const stats_of *w, buf *b) {
     buf_printf(b, ",\"hit_tokens\":%llu,\"evicted_blocks\":%llu,\"evicted_checkpoints\":%llu,\"short_by\":{",
                (unsigned long long)p->hit_tokens, (unsigned long long)p->evicted_blocks,
                (unsigned long long)p->evicted_checkpoints);
-    static const char *const names[] = {
-#define PREFIX_WHY(name, text) #name,
-        PREFIX_WHYS
-#undef PREFIX_WHY
-    };
-    for (size_t i = 0; i < COUNT(names); i++)
-        buf_printf(b, "%s\"%s\":%llu", i ? "," : "", names[i], (unsigned long long)p->short_by[i]);
+    for (size_t i = 0; i < COUNT(p->short_by); i++)
+        buf_printf(b, "%s\"%s\":%llu", i ? "," : "", prefix_why_name(i), (unsigned long long)p->short_by[i]);
     buf_putc(b, '}');
 }
 
@@ -105,13 +100,13 @@ static void stats_kv_quant(const stats_of *w, buf *b) {
     buf_printf(b, "},\"attention\":{\"global\":%d,\"sliding_window\":%d}", kv->n_full, kv->n_windowed);
 }
 
-/* A new block is a function and a line here; docs/metrics.md says what is in it. */
 static void stats_response_store(const stats_of *w, buf *b) {
     response_store_stats st = response_store_count(w->s->responses);
     buf_printf(b, "\"entries\":%lld,\"bytes\":%lld,\"max_bytes\":%lld,\"ttl_ms\":%lld", (long long)st.entries,
                (long long)st.bytes, (long long)st.bytes_max, (long long)st.ttl_s * 1000);
 }
 
+/* A new block is a function and a line here; docs/metrics.md says what is in it. */
 void route_stats(http_req *q) {
     static const struct {
         const char *name;

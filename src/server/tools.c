@@ -85,20 +85,6 @@ static str type_of_value(const json *v) {
     return str_of(names[v->type]);
 }
 
-static const json *ref_target(const json *root, str ref) {
-    if (!str_starts(ref, STR("#"))) return NULL;
-    const json *at = root;
-    for (str rest = str_slice(ref, MIN(2, ref.n), ref.n); rest.n && json_is(at, JSON_OBJECT);) {
-        size_t end = MIN(str_find(rest, STR("/")), rest.n);
-        const json *next = NULL;
-        for (uint32_t i = 0; i < at->n; i++)
-            if (str_eq(at->members[i].key, str_slice(rest, 0, end))) next = &at->members[i].value;
-        at = next;
-        rest = str_slice(rest, MIN(end + 1, rest.n), rest.n);
-    }
-    return at;
-}
-
 static str type_of_branches(const json *root, const json *s, int depth) {
     static const char *const names[] = {"anyOf", "oneOf", "allOf"};
     for (size_t i = 0; i < COUNT(names); i++) {
@@ -125,7 +111,7 @@ static str type_of(const json *root, const json *s, int depth) {
     if (json_get(s, "items") || json_get(s, "prefixItems")) return STR("array");
     const json *ref = json_get(s, "$ref");
     if (depth > 16) return (str){0};
-    if (json_is(ref, JSON_STRING)) return type_of(root, ref_target(root, ref->string), depth + 1);
+    if (json_is(ref, JSON_STRING)) return type_of(root, schema_ref(root, ref->string), depth + 1);
     return type_of_branches(root, s, depth);
 }
 

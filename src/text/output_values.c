@@ -167,7 +167,7 @@ static const json *member(const json *object, str key) {
     return NULL;
 }
 
-static const json *ref_target(const json *root, str ref) {
+const json *schema_ref(const json *root, str ref) {
     const json *at = str_starts(ref, STR("#")) ? root : NULL;
     for (str rest = str_slice(ref, MIN(2, ref.n), ref.n); rest.n && at;) {
         size_t end = MIN(str_find(rest, STR("/")), rest.n);
@@ -190,7 +190,7 @@ static unsigned types_at(const json *root, const json *s, int depth) {
     for (uint32_t i = 0; json_is(values, JSON_ARRAY) && i < values->n; i++) bits |= type_of_value(json_at(values, i));
     if (bits) return bits;
     const json *ref = json_get(s, "$ref");
-    if (json_is(ref, JSON_STRING)) return types_at(root, ref_target(root, ref->string), depth + 1);
+    if (json_is(ref, JSON_STRING)) return types_at(root, schema_ref(root, ref->string), depth + 1);
     for (size_t k = 0; k < COUNT(branches); k++) {
         const json *list = json_get(s, branches[k]);
         for (uint32_t i = 0; json_is(list, JSON_ARRAY) && i < list->n; i++) {

@@ -135,6 +135,8 @@ typedef struct tool_list tool_list;
 tool_list *tool_list_new(const json *tools, const call_form *f);
 tool_list *tool_list_keep(tool_list *l);
 void tool_list_drop(tool_list *l); /* may be NULL */
+/* What "$ref": "#/…" of a schema names, by the keys of objects (no escapes); NULL: nothing. */
+const json *schema_ref(const json *root, str ref);
 
 typedef struct output_opts {
     const str *stops; /* strings; copied */
