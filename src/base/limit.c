@@ -129,3 +129,11 @@ size_t limit_memory(void) {
     size_t n = limit_memory_at(groups_of_self, cgroup_root, limit_ram());
     return MIN(MIN(n, resource_limit(RLIMIT_DATA)), limit_address_space());
 }
+
+bool limit_counts_mapped(void) {
+    struct rlimit as, data;
+    long long strict[1];
+    if (getrlimit(RLIMIT_AS, &as) == 0 && as.rlim_cur != RLIM_INFINITY) return true;
+    if (getrlimit(RLIMIT_DATA, &data) == 0 && data.rlim_cur != RLIM_INFINITY) return true;
+    return numbers_read("/proc/sys/vm", "overcommit_memory", 1, strict) && strict[0] == 2;
+}

@@ -9,6 +9,8 @@
 size_t limit_memory(void);
 /* What RLIMIT_AS leaves beyond the address space in use; SIZE_MAX without that limit. */
 size_t limit_address_space(void);
+/* Does memory count where it is mapped, not where it is touched? (RLIMIT_AS, RLIMIT_DATA, strict overcommit) */
+bool limit_counts_mapped(void);
 size_t limit_ram(void); /* physical memory */
 /* Processors' worth of time that the control groups allow, rounded up; 0: no quota. */
 int limit_cpus(void);

@@ -187,6 +187,7 @@ typedef struct device_vtable {
                           const state_spec *spec); /* of one slot, exact; what state_read and state_write move */
     void (*state_zero)(device *d, state_store *st, int32_t slot);
     void (*state_copy)(device *d, state_store *st, int32_t to, int32_t from);
+    void (*state_discard)(device *d, state_store *st, int32_t slot); /* its memory may go back to the system */
     void (*state_read)(device *d, state_store *st, int32_t slot, void *host);
     void (*state_write)(device *d, state_store *st, int32_t slot, const void *host);
     void (*step_begin)(device *d, step *s); /* step tables to the device */

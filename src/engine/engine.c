@@ -35,9 +35,14 @@ static bool memory_open(engine *e, const engine_opts *o, error *err) {
     if (o->prompt_cache > 0 && e->plan.cache_bytes < (size_t)o->prompt_cache / 10 * 9)
         log_warn("the prompt cache has %.2f GB: what is left of the budget, or all the model could use",
                  (double)e->plan.cache_bytes / 1e9);
-    for (int g = 0; g < spec.n_groups; g++) spec.n_pages[g] = e->plan.n_pages[g] + e->plan.cache_pages[g];
-    const int32_t n_slots = in.state ? e->batch + e->plan.cache_slots : 0;
+    for (int g = 0; g < spec.n_groups; g++) spec.n_pages[g] = e->plan.n_pages[g] + e->plan.cache_pages_max[g];
+    const int32_t n_slots = in.state ? e->batch + e->plan.cache_slots_max : 0;
     kv_store_init(&e->store, &spec, in.page_bytes, n_slots);
+    e->store.state_bytes = in.state;
+    if (e->plan.cache_blocks) {
+        e->store.bytes_max = e->plan.kv_bytes + e->plan.cache_room;
+        e->store.touched_max = e->store.bytes_max + (size_t)e->batch * in.state;
+    }
     if (e->plan.cache_blocks && !(e->prefix = prefix_new(&e->store, &e->plan, err))) return false;
     e->kv = d->vt->kv_new(d, &spec, err);
     if (e->kv && in.state) {
@@ -48,7 +53,6 @@ static bool memory_open(engine *e, const engine_opts *o, error *err) {
     e->store.d = d;
     e->store.kv = e->kv;
     e->store.state = e->state;
-    e->store.state_bytes = in.state;
     error none = {0};
     e->tier = tier_open(e, o, in.budget, &spec, &none);
     if (none.code) return err ? *err = none, false : false;

@@ -19,6 +19,7 @@
  * it alone holds is idle. */
 typedef struct kv_pool {
     int32_t n_pages, n_free, n_idle;
+    int32_t n_cold; /* of the free ones, from the bottom of the stack: they have no memory (never touched, discarded) */
     int32_t *free; /* owns: a stack [n_pages]; the page freed last is taken first, so that touched memory stays small */
     uint32_t *refs; /* owns: [n_pages] */
     bool *held;     /* owns: [n_pages] one of the references is the tree's */
@@ -30,8 +31,13 @@ typedef struct kv_store {
     kv_pool pool[KV_GROUPS];
     int32_t n_groups;
     int32_t *slot; /* owns: stack of free recurrent state slots [n_slots]; NULL when the model has none */
-    int32_t n_slots, n_slots_free;
-    size_t state_bytes; /* of one */
+    int32_t n_slots, n_slots_free, n_slots_cold; /* cold: as of pages */
+    int32_t n_slots_kept;                        /* of checkpoints of the prompt cache, waiting ones too */
+    size_t state_bytes;                          /* of one */
+    /* Pools and slots are address space, larger than the memory they share: pages that are not free and slots that are
+     * kept take no more than bytes_max, what has been touched and not given back no more than touched_max. SIZE_MAX:
+     * the pools are as large as their memory. */
+    size_t bytes_max, touched_max;
     /* Where the bytes are; borrows (engine). */
     device *d;
     kv_cache *kv;
@@ -41,11 +47,19 @@ typedef struct kv_store {
 void kv_store_init(kv_store *st, const kv_spec *spec, const size_t *page_bytes, int32_t n_slots);
 void kv_store_deinit(kv_store *st);
 size_t kv_store_bytes_used(const kv_store *st); /* by sequences; idle pages are not */
-int32_t kv_page_take(kv_pool *p);               /* -1: none free. One reference, the caller's */
+/* Is there memory for so many pages of each group more? */
+bool kv_store_fits(const kv_store *st, const int32_t *need);
+size_t kv_store_bytes_held(const kv_store *st); /* what bytes_max bounds */
+size_t kv_store_bytes_touched(const kv_store *st);
+/* -1: none free. One reference, the caller's, who has asked kv_store_fits before. */
+int32_t kv_page_take(kv_store *st, int g);
 void kv_page_share(kv_pool *p, int32_t page);
 void kv_page_drop(kv_pool *p, int32_t page);
 void kv_page_hold(kv_pool *p, int32_t page); /* one more reference, the tree's */
 void kv_page_let(kv_pool *p, int32_t page);  /* the tree's reference goes */
+
+int32_t state_slot_take(kv_store *st); /* -1: none free */
+void state_slot_drop(kv_store *st, int32_t slot);
 
 /* A place where a sequence can be taken up again: so many tokens, and the recurrent state behind them. */
 typedef struct seq_mark {
@@ -109,6 +123,7 @@ typedef struct plan_in {
     const kv_spec *work_for; /* borrows */
     size_t cache;            /* prompt cache; 0: none, PLAN_CACHE_DEFAULT: what is sensible */
     size_t block_bytes;      /* of the cache's tree, a block of KV_PAGE tokens */
+    bool counted;            /* mapped memory counts before it is touched (limit_counts_mapped) */
     int32_t batch, chunk;
     int32_t context;     /* asked for; 0: the model's */
     int32_t context_max; /* the model's */
@@ -119,15 +134,19 @@ typedef struct plan_in {
 /* min(8 GiB, half of what is left after weights and one full context) */
 #define PLAN_CACHE_DEFAULT SIZE_MAX
 typedef struct plan {
-    int32_t context;                /* most positions of one sequence */
-    int32_t n_pages[KV_GROUPS];     /* for sequences */
-    int32_t cache_pages[KV_GROUPS]; /* for the prompt cache beside them, in the same pools */
-    int32_t cache_slots;            /* recurrent states of its checkpoints */
-    int32_t cache_blocks;           /* of its tree; 0: no cache */
-    size_t fixed_bytes;             /* all but the two below */
-    size_t kv_bytes;                /* n_pages */
-    size_t cache_bytes;             /* cache_pages, cache_slots, tree */
-    size_t reply_bytes;             /* most that generations may hold, running and waiting */
+    int32_t context;            /* most positions of one sequence */
+    int32_t n_pages[KV_GROUPS]; /* for sequences */
+    /* The prompt cache, in the same pools: what each kind may keep when all of them want more, */
+    int32_t cache_pages[KV_GROUPS];
+    int32_t cache_slots;                /* recurrent states of its checkpoints */
+    int32_t cache_pages_max[KV_GROUPS]; /* and what each may have when the others leave room */
+    int32_t cache_slots_max;
+    int32_t cache_blocks; /* of its tree; 0: no cache */
+    size_t cache_room;    /* pages and slots together, of what the shares add up to: less for the ends of pools */
+    size_t fixed_bytes;   /* all but the two below */
+    size_t kv_bytes;      /* n_pages */
+    size_t cache_bytes;   /* cache_room and tree */
+    size_t reply_bytes;   /* most that generations may hold, running and waiting */
 } plan;
 /* Pages a sequence of n positions holds at most in a group, while chunk rows are computed at a time. */
 int32_t plan_pages(int32_t window, int32_t chunk, int32_t n);

@@ -10,6 +10,7 @@ enum {
     UNIT_MARKS = 2,      /* with so many checkpoints (state, windows) in it */
     CACHE_BLOCKS = 65536 /* more would not be used: 4 million tokens */
 };
+#define LARGE_PAGE    ((size_t)2 << 20)
 #define CACHE_DEFAULT ((size_t)8 << 30)
 
 int32_t plan_pages(int32_t window, int32_t chunk, int32_t n) {
@@ -91,25 +92,47 @@ static int32_t largest(const plan_in *in, int32_t longest, size_t budget, int32_
     return best;
 }
 
-/* Shares the prompt cache out between pages of the groups, state and the tree. */
+/* Bytes of the cache that a block of its tree takes at least: what is in it beside pages of windows and states, which
+ * most blocks of a long conversation do without. unit: of UNIT blocks with all they usually have. */
+static double block_least(const plan_in *in, double unit) {
+    size_t full = 0;
+    for (int g = 0; g < in->n_groups; g++)
+        if (!in->window[g]) full += in->page_bytes[g];
+    return full ? (double)full + (double)in->block_bytes : unit / UNIT + (double)in->block_bytes;
+}
+
+static int32_t most_of(const plan *p, size_t each) { /* a block of the tree has one, and so has a running one's */
+    return (int32_t)MIN(p->cache_room / MAX(each, 1), 2 * (size_t)p->cache_blocks);
+}
+
+/* Shares the prompt cache out between the tree, as large as it could get, and pages of the groups and states, which
+ * share the rest as it comes. */
 static void cache_share(plan *p, const plan_in *in, size_t bytes) {
     int32_t pages[KV_GROUPS];
-    double unit = (double)in->state * UNIT_MARKS + (double)in->block_bytes * UNIT;
+    double unit = (double)in->state * UNIT_MARKS;
     for (int g = 0; g < in->n_groups; g++) {
         pages[g] = in->window[g] ? MIN(UNIT, UNIT_MARKS * plan_pages(in->window[g], 0, INT32_MAX)) : UNIT;
         unit += (double)pages[g] * (double)in->page_bytes[g];
     }
-    double units = unit > 0 ? (double)bytes / unit : 0;
-    if (units * UNIT > CACHE_BLOCKS) units = (double)CACHE_BLOCKS / UNIT;
-    p->cache_blocks = (int32_t)(units * UNIT);
+    if (unit <= 0) return;
+    p->cache_blocks = (int32_t)MIN((double)bytes / block_least(in, unit), CACHE_BLOCKS);
+    const double units =
+        MIN(((double)bytes - (double)p->cache_blocks * (double)in->block_bytes) / unit, (double)CACHE_BLOCKS / UNIT);
     p->cache_slots = in->state ? (int32_t)(units * UNIT_MARKS) : 0;
     if (in->state && !p->cache_slots) p->cache_blocks = 0; /* without state keys and values are of no use */
     if (!p->cache_blocks) return;
-    p->cache_bytes = (size_t)p->cache_blocks * in->block_bytes + (size_t)p->cache_slots * in->state;
+    p->cache_room = (size_t)p->cache_slots * in->state;
     for (int g = 0; g < in->n_groups; g++) {
         p->cache_pages[g] = (int32_t)(units * pages[g]);
-        p->cache_bytes += (size_t)p->cache_pages[g] * in->page_bytes[g];
+        p->cache_room += (size_t)p->cache_pages[g] * in->page_bytes[g];
     }
+    p->cache_bytes = p->cache_room + (size_t)p->cache_blocks * in->block_bytes;
+    /* Pools that are larger than their memory end somewhere inside a large page of the system. */
+    const int sharers = in->n_groups + (in->state > 0);
+    if (sharers > 1) p->cache_room -= MIN((size_t)sharers * LARGE_PAGE, (p->cache_room - in->state) / 20);
+    p->cache_slots_max = in->state && !in->counted ? most_of(p, in->state) : p->cache_slots;
+    for (int g = 0; g < in->n_groups; g++)
+        p->cache_pages_max[g] = in->counted ? p->cache_pages[g] : most_of(p, in->page_bytes[g]);
 }
 
 static bool refuse(const plan_in *in, int32_t want, int32_t context, error *err) {
@@ -222,6 +245,7 @@ void plan_inputs(plan_in *in, const engine_opts *o, device *d, const model *m, s
                              : o->prompt_cache > 0 ? (size_t)o->prompt_cache
                                                    : PLAN_CACHE_DEFAULT,
                     .block_bytes = prefix_block_bytes(),
+                    .counted = limit_counts_mapped(),
                     .batch = (int32_t)batch,
                     .chunk = MIN(o->prefill_chunk, d->rows_max),
                     .context = o->context_length,

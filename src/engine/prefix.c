@@ -23,13 +23,16 @@ static void lists_init(prefix *p) {
 
 prefix *prefix_new(kv_store *st, const plan *pl, error *err) {
     prefix *p = mem_alloc(sizeof *p);
-    *p = (prefix){.st = st, .recurrent = st->n_slots > 0, .slots_max = pl->cache_slots};
+    *p =
+        (prefix){.st = st, .recurrent = st->n_slots > 0, .slots_max = pl->cache_slots_max, .bytes_max = pl->cache_room};
+    st->n_slots_kept = 0;
+    p->share[SHARER_SLOTS] = (size_t)pl->cache_slots * st->state_bytes;
     for (int g = 0; g < st->n_groups; g++) {
-        p->pages_max[g] = pl->cache_pages[g];
+        p->share[g] = (size_t)pl->cache_pages[g] * st->pool[g].page_bytes;
         p->windowed |= st->pool[g].window > 0;
     }
     p->n_nodes = 2 * pl->cache_blocks;
-    p->n_marks = p->recurrent ? pl->cache_slots : p->windowed ? MIN(MARKS_MAX, p->n_nodes) : 0;
+    p->n_marks = p->recurrent ? pl->cache_slots_max : p->windowed ? MIN(MARKS_MAX, p->n_nodes) : 0;
     for (p->n_buckets = GHOSTS_MIN; p->n_buckets < (uint32_t)p->n_nodes;) p->n_buckets *= 2;
     const size_t nodes = (size_t)p->n_nodes * sizeof *p->node, marks = (size_t)p->n_marks * sizeof *p->mark,
                  ghosts = p->n_buckets * sizeof *p->ghost;
@@ -96,6 +99,7 @@ static int32_t node_take(prefix *p, prefix_node with) {
     if (i == p->node_free) p->node_free = x->chain;
     p->nodes_used++;
     *x = with;
+    x->used = p->tick;
     for (int g = 0; g < KV_GROUPS; g++) x->page[g] = -1;
     x->child = x->next = x->prev = x->mark = x->chain = -1;
     prefix_lru_add(p, i);
@@ -330,7 +334,7 @@ static bool tail_copy(prefix *p, sequence *s, int32_t from) {
     const bool room = prefix_room(p, one);
     for (int g = 0; g < st->n_groups; g++) {
         if (room) {
-            s->page[g][b] = kv_page_take(&st->pool[g]);
+            s->page[g][b] = kv_page_take(st, g);
             s->n_page[g] = b + 1;
             st->d->vt->kv_copy(st->d, st->kv, g, s->page[g][b], NODE(p, from)->page[g]);
         }
@@ -362,8 +366,7 @@ static bool take(prefix *p, const prefix_match *m, sequence *s) {
     kv_store *st = p->st;
     const int32_t whole = m->n / KV_PAGE, base = node_at(p, m->node, whole - 1);
     if (p->recurrent) {
-        if (!st->n_slots_free) return false;
-        s->slot = st->slot[--st->n_slots_free];
+        if ((s->slot = state_slot_take(st)) < 0) return false;
         st->d->vt->state_copy(st->d, st->state, s->slot, MARK(p, m->mark)->slot);
     }
     s->n_blocks = whole;
@@ -404,8 +407,8 @@ static void absorb(prefix *p, int32_t node) {
             const prefix_mark m = *MARK(p, k);
             prefix_mark_unlink(p, k);
             if (!prefix_mark_new(p, node, m.at, m.slot, m.planned) && m.slot >= 0) {
-                p->st->slot[p->st->n_slots_free++] = m.slot;
-                p->slots_used--;
+                state_slot_drop(p->st, m.slot);
+                p->st->n_slots_kept--;
             }
         }
         prefix_node_remove(p, i);
@@ -429,7 +432,7 @@ static void pages_meet(prefix *p, int32_t node, sequence *s, int32_t b) {
 }
 
 static void slot_let(prefix *p, seq_mark *m) {
-    p->slots_used -= m->slot >= 0;
+    p->st->n_slots_kept -= m->slot >= 0;
     sequence_unmark(m, p->st);
 }
 
@@ -477,7 +480,7 @@ void prefix_mark_here(prefix *p, sequence *s, int32_t at, bool planned) {
     seq_mark m = {at, -1, planned};
     if (p->recurrent) {
         if (at != s->n_computed || !prefix_mark_room(p, true) || !sequence_mark(s, p->st, &m)) return;
-        p->slots_used++;
+        p->st->n_slots_kept++;
     }
     m.planned = planned;
     s->mark[s->n_marks++] = m;
@@ -512,7 +515,7 @@ void prefix_keep(prefix *p, sequence *s) {
         } else if (s->slot >= 0 && prefix_mark_room(p, true) &&
                    prefix_mark_new(p, x, tail ? tail : KV_PAGE, s->slot, true)) {
             s->slot = -1;
-            p->slots_used++;
+            p->st->n_slots_kept++;
         }
         NODE(p, x)->pins--;
         prefix_use(p, x);
@@ -536,10 +539,6 @@ void prefix_stats_get(const prefix *p, prefix_stats *out) {
     if (!p) return;
     out->blocks = p->nodes_used;
     out->checkpoints = p->marks_used;
-    out->bytes = (size_t)p->slots_used * p->st->state_bytes;
-    out->bytes_max = (size_t)p->slots_max * p->st->state_bytes;
-    for (int g = 0; g < p->st->n_groups; g++) {
-        out->bytes += (size_t)p->st->pool[g].n_idle * p->st->pool[g].page_bytes;
-        out->bytes_max += (size_t)p->pages_max[g] * p->st->pool[g].page_bytes;
-    }
+    out->bytes = prefix_bytes(p);
+    out->bytes_max = p->bytes_max;
 }

@@ -52,6 +52,7 @@ static void child_renew(prefix *p, int32_t i) {
 void prefix_use(prefix *p, int32_t i) {
     for (; i >= 0; i = NODE(p, i)->parent) { /* what is continued ends up newer than what continues it */
         lru_renew(p, i);
+        NODE(p, i)->used = p->tick;
         if (NODE(p, i)->parent >= 0) child_renew(p, i);
     }
 }
@@ -119,8 +120,8 @@ void prefix_mark_unlink(prefix *p, int32_t i) {
 static void mark_remove(prefix *p, int32_t i) {
     prefix_mark_leaving(p, i);
     const prefix_mark m = *MARK(p, i);
-    if (m.slot >= 0) p->st->slot[p->st->n_slots_free++] = m.slot;
-    p->slots_used -= m.slot >= 0;
+    if (m.slot >= 0) state_slot_drop(p->st, m.slot);
+    p->st->n_slots_kept -= m.slot >= 0;
     prefix_mark_unlink(p, i);
     p->stats.evicted_checkpoints++;
 }
@@ -156,21 +157,6 @@ static int32_t mark_least(const prefix *p) {
         if (least < 0 || w < worth) least = i, worth = w;
     }
     return least;
-}
-
-static bool mark_evict(prefix *p) {
-    const int32_t i = mark_least(p);
-    if (i < 0) return false;
-    const int32_t node = MARK(p, i)->node;
-    mark_remove(p, i);
-    prefix_prune(p, node);
-    return true;
-}
-
-bool prefix_mark_room(prefix *p, bool slot) {
-    while (p->marks_used >= p->n_marks || (slot && p->slots_used >= p->slots_max))
-        if (!mark_evict(p)) return false;
-    return true;
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
@@ -216,20 +202,37 @@ void prefix_prune(prefix *p, int32_t i) {
     }
 }
 
-/* The least recently used leaf. */
-static bool leaf_evict(prefix *p) {
+/* The least recently used leaf that nobody stands on; -1: there is none. */
+static int32_t leaf_oldest(prefix *p) {
     for (int32_t tries = p->lru.n; tries > 0; tries--) {
-        const int32_t i = p->lru.oldest, up = NODE(p, i)->parent;
-        if (NODE(p, i)->child >= 0 || NODE(p, i)->pins) {
-            lru_renew(p, i);
-            continue;
-        }
-        p->stats.evicted_blocks += NODE(p, i)->depth >= 0;
-        prefix_node_remove(p, i);
-        if (up >= 0) prefix_prune(p, up);
-        return true;
+        const int32_t i = p->lru.oldest;
+        if (NODE(p, i)->child < 0 && !NODE(p, i)->pins) return i;
+        lru_renew(p, i);
     }
-    return false;
+    return -1;
+}
+
+static bool leaf_evict(prefix *p) {
+    const int32_t i = leaf_oldest(p);
+    if (i < 0) return false;
+    const int32_t up = NODE(p, i)->parent;
+    p->stats.evicted_blocks += NODE(p, i)->depth >= 0;
+    prefix_node_remove(p, i);
+    if (up >= 0) prefix_prune(p, up);
+    return true;
+}
+
+/* A checkpoint, unless there is a leaf that was not used by more requests than there are checkpoints: what fills the
+ * cache with checkpoints must not keep alive for ever what once filled it with pages. */
+static bool mark_evict(prefix *p) {
+    const int32_t i = mark_least(p);
+    if (i < 0) return false;
+    const int32_t leaf = leaf_oldest(p);
+    if (leaf >= 0 && p->tick - NODE(p, leaf)->used > (uint64_t)p->marks_used) return leaf_evict(p);
+    const int32_t node = MARK(p, i)->node;
+    mark_remove(p, i);
+    prefix_prune(p, node);
+    return true;
 }
 
 static bool loose_evict(prefix *p, int g) {
@@ -254,8 +257,56 @@ bool prefix_node_room(prefix *p) {
 static bool page_evict(prefix *p, int g) {
     if (!p->st->pool[g].n_idle) return false;
     if (!p->st->pool[g].window) return leaf_evict(p);
-    while (!loose_evict(p, g))
+    const size_t before = prefix_bytes(p);
+    while (!loose_evict(p, g)) {
         if (!mark_evict(p)) return leaf_evict(p);
+        if (prefix_bytes(p) < before) return true;
+    }
+    return true;
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+static size_t kind_bytes(const prefix *p, int k) {
+    if (k == SHARER_SLOTS) return (size_t)p->st->n_slots_kept * p->st->state_bytes;
+    return (size_t)p->st->pool[k].n_idle * p->st->pool[k].page_bytes;
+}
+
+size_t prefix_bytes(const prefix *p) {
+    size_t n = kind_bytes(p, SHARER_SLOTS);
+    for (int g = 0; g < p->st->n_groups; g++) n += kind_bytes(p, g);
+    return n;
+}
+
+/* The kind that has most of its share gives something up; another, where it cannot. */
+static bool any_evict(prefix *p) {
+    bool tried[SHARERS] = {false};
+    for (;;) {
+        int most = -1;
+        double part = 0;
+        for (int k = 0; k < SHARERS; k++) {
+            if (tried[k] || (k < SHARER_SLOTS && k >= p->st->n_groups)) continue;
+            const double x = (double)kind_bytes(p, k) / (double)MAX(p->share[k], 1);
+            if (x > part) most = k, part = x;
+        }
+        if (most < 0) return false;
+        if (most == SHARER_SLOTS ? mark_evict(p) : page_evict(p, most)) return true;
+        tried[most] = true;
+    }
+}
+
+bool prefix_bytes_room(prefix *p, size_t more) {
+    while (prefix_bytes(p) + more > p->bytes_max)
+        if (!any_evict(p)) return false;
+    return true;
+}
+
+bool prefix_mark_room(prefix *p, bool slot) {
+    while (p->marks_used >= p->n_marks || (slot && p->st->n_slots_kept >= p->slots_max))
+        if (!mark_evict(p)) return false;
+    if (!slot) return true;
+    if (!prefix_bytes_room(p, p->st->state_bytes)) return false;
+    while (kv_store_bytes_held(p->st) + p->st->state_bytes > p->st->bytes_max)
+        if (!any_evict(p)) return false;
     return true;
 }
 
@@ -263,10 +314,11 @@ bool prefix_room(prefix *p, const int32_t *need) {
     for (int g = 0; p && g < p->st->n_groups; g++)
         while (p->st->pool[g].n_free < need[g])
             if (!page_evict(p, g)) return false;
+    while (p && !kv_store_fits(p->st, need))
+        if (!any_evict(p)) return false;
     return p != NULL;
 }
 
 void prefix_trim(prefix *p) {
-    for (int g = 0; p && g < p->st->n_groups; g++)
-        while (p->st->pool[g].n_idle > p->pages_max[g] && page_evict(p, g)) continue;
+    if (p) prefix_bytes_room(p, 0);
 }

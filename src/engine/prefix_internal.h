@@ -7,7 +7,9 @@ enum {
     SPACES = 64,      /* namespaces held at a time */
     SIBLINGS = 256,   /* children looked at for one that begins alike: the most recent */
     MARKS_MAX = 4096, /* checkpoints; recurrent models are limited by their slots */
-    GHOSTS_MIN = 1024
+    GHOSTS_MIN = 1024,
+    SHARER_SLOTS = KV_GROUPS, /* what competes for memory: pages of each group, and states */
+    SHARERS
 };
 
 /* One block. Indices are into prefix.node and prefix.mark; -1: none. */
@@ -24,6 +26,7 @@ typedef struct prefix_node {
     int32_t page[KV_GROUPS];
     int32_t need[KV_GROUPS]; /* of a window's page: checkpoints that need it */
     int32_t loose_newer[KV_GROUPS], loose_older[KV_GROUPS];
+    uint64_t used;  /* prefix.tick when it was */
     uint64_t hash;  /* of all tokens up to its end, and the namespace: for finding it */
     prefix_key key; /* the same for stores */
     uint8_t saved;  /* by group: a store has the page */
@@ -51,10 +54,12 @@ struct prefix {
     prefix_node *node;        /* owns */
     prefix_mark *mark;        /* owns */
     int32_t node_free, mark_free;
-    int32_t nodes_top;                          /* those from here on were never used, and their memory never touched */
-    int32_t nodes_used, marks_used, slots_used; /* slots_used: of checkpoints, waiting ones too */
-    int32_t slots_max, pages_max[KV_GROUPS];    /* idle ones */
-    int32_t *bucket;                            /* owns: [n_buckets], a power of two */
+    int32_t nodes_top; /* those from here on were never used, and their memory never touched */
+    int32_t nodes_used, marks_used;
+    int32_t slots_max;     /* kept ones: the others are running sequences' */
+    size_t bytes_max;      /* idle pages and kept slots together */
+    size_t share[SHARERS]; /* bytes that each kind may keep when all want more; > 0 where there is such a kind */
+    int32_t *bucket;       /* owns: [n_buckets], a power of two */
     uint32_t n_buckets;
     uint64_t *ghost; /* owns: [n_buckets] hashes of blocks that were evicted */
     prefix_list lru, loose[KV_GROUPS];
@@ -106,6 +111,9 @@ void prefix_prune(prefix *p,
                   int32_t node); /* removes it, and what it continues, as long as it is of no use to anybody */
 bool prefix_node_room(prefix *p);
 bool prefix_mark_room(prefix *p, bool slot); /* for one more checkpoint, with a slot */
+/* Evicts until the cache may keep so many bytes more. False: what it has cannot go. */
+bool prefix_bytes_room(prefix *p, size_t more);
+size_t prefix_bytes(const prefix *p); /* idle pages and kept slots */
 
 /* ---- prefix_item.c ----------------------------------------------------------------------------------------------- */
 void prefix_page_leaving(prefix *p, int32_t node, int g); /* tells the store behind, if it does not have it */

@@ -158,13 +158,13 @@ void prefix_saved(prefix *p, const prefix_item *it) {
 static bool page_put(prefix *p, int32_t node, int g, const void *payload) {
     kv_store *st = p->st;
     int32_t one[KV_GROUPS] = {0};
-    if (NODE(p, node)->page[g] >= 0 || st->pool[g].n_idle >= p->pages_max[g]) return false;
+    if (NODE(p, node)->page[g] >= 0) return false;
     one[g] = 1;
     NODE(p, node)->pins++;
-    const bool room = prefix_room(p, one);
+    const bool room = prefix_bytes_room(p, st->pool[g].page_bytes) && prefix_room(p, one);
     NODE(p, node)->pins--;
     if (!room) return false;
-    const int32_t page = kv_page_take(&st->pool[g]);
+    const int32_t page = kv_page_take(st, g);
     st->d->vt->kv_write(st->d, st->kv, g, page, payload);
     prefix_page_give(p, node, g, page);
     kv_page_drop(&st->pool[g], page);
@@ -178,12 +178,12 @@ static bool state_put(prefix *p, int32_t node, int32_t at, const void *payload) 
     const bool room = prefix_mark_room(p, true) && st->n_slots_free;
     NODE(p, node)->pins--;
     if (!room) return false;
-    const int32_t slot = st->slot[--st->n_slots_free];
+    const int32_t slot = state_slot_take(st);
     if (!prefix_mark_new(p, node, at, slot, true)) {
-        st->slot[st->n_slots_free++] = slot;
+        state_slot_drop(st, slot);
         return false;
     }
-    p->slots_used++;
+    st->n_slots_kept++;
     st->d->vt->state_write(st->d, st->state, slot, payload);
     for (int32_t i = NODE(p, node)->mark; i >= 0; i = MARK(p, i)->next)
         if (MARK(p, i)->at == at) MARK(p, i)->saved = true, MARK(p, i)->part_saved = 0xff;

@@ -186,9 +186,15 @@ static bool admissible(engine *e, gen *g) {
     const kv_store *st = &e->store;
     if (st->n_slots && st->n_slots_free == 0) return false;
     match_find(e, g);
-    int64_t spare[KV_GROUPS];
+    int64_t spare[KV_GROUPS], bytes = 0;
     int32_t need[KV_GROUPS];
-    for (int k = 0; k < st->n_groups; k++) spare[k] = st->pool[k].n_free + st->pool[k].n_idle - g->match.idle[k];
+    for (int k = 0; k < st->n_groups; k++) {
+        spare[k] = st->pool[k].n_free + st->pool[k].n_idle - g->match.idle[k];
+        bytes += (st->pool[k].n_idle - g->match.idle[k]) * (int64_t)st->pool[k].page_bytes;
+    }
+    int32_t kept = st->n_slots_kept; /* of those only what waits with running ones cannot go */
+    for (int i = 0; i < e->n_running; i++) kept -= st->n_slots ? e->running[i]->seq.n_marks : 0;
+    bytes += kept * (int64_t)st->state_bytes;
     for (int i = -1; i < e->n_running; i++) {
         const gen *r = i < 0 ? g : e->running[i];
         int32_t upto = MIN((int32_t)r->seq.id.n + 1, r->seq.cap);
@@ -196,12 +202,14 @@ static bool admissible(engine *e, gen *g) {
         for (int k = 0; k < st->n_groups; k++) {
             int32_t held = i < 0 ? g->match.shared[k] : r->seq.n_page[k] - r->seq.n_past[k];
             if (i < 0) need[k] -= g->match.n / KV_PAGE;
-            spare[k] -= MIN(need[k], MAX(0, plan_pages(st->pool[k].window, e->chunk, upto) - held));
+            need[k] = MIN(need[k], MAX(0, plan_pages(st->pool[k].window, e->chunk, upto) - held));
+            spare[k] -= need[k];
+            bytes -= need[k] * (int64_t)st->pool[k].page_bytes;
         }
     }
     for (int k = 0; k < st->n_groups; k++)
         if (spare[k] < 0) return false;
-    return true;
+    return st->bytes_max == SIZE_MAX || (int64_t)(st->bytes_max - kv_store_bytes_held(st)) + bytes >= 0;
 }
 
 static void admit(engine *e, gen *g) {

@@ -5,10 +5,15 @@
 #include "internal.h"
 
 void kv_store_init(kv_store *st, const kv_spec *spec, const size_t *page_bytes, int32_t n_slots) {
-    *st = (kv_store){.n_groups = spec->n_groups, .n_slots = n_slots, .n_slots_free = n_slots};
+    *st = (kv_store){.n_groups = spec->n_groups,
+                     .n_slots = n_slots,
+                     .n_slots_free = n_slots,
+                     .n_slots_cold = n_slots,
+                     .bytes_max = SIZE_MAX,
+                     .touched_max = SIZE_MAX};
     for (int g = 0; g < spec->n_groups; g++) {
         kv_pool *p = &st->pool[g];
-        p->n_pages = p->n_free = spec->n_pages[g];
+        p->n_pages = p->n_free = p->n_cold = spec->n_pages[g];
         p->window = spec->window[g];
         p->page_bytes = page_bytes[g];
         p->free = mem_alloc((size_t)p->n_pages * sizeof *p->free);
@@ -39,9 +44,69 @@ size_t kv_store_bytes_used(const kv_store *st) {
     return n;
 }
 
+size_t kv_store_bytes_held(const kv_store *st) {
+    size_t n = (size_t)st->n_slots_kept * st->state_bytes;
+    for (int g = 0; g < st->n_groups; g++)
+        n += (size_t)(st->pool[g].n_pages - st->pool[g].n_free) * st->pool[g].page_bytes;
+    return n;
+}
+
+bool kv_store_fits(const kv_store *st, const int32_t *need) {
+    size_t n = kv_store_bytes_held(st);
+    for (int g = 0; g < st->n_groups; g++) {
+        if (need[g] > st->pool[g].n_free) return false;
+        n += (size_t)need[g] * st->pool[g].page_bytes;
+    }
+    return n <= st->bytes_max;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+size_t kv_store_bytes_touched(const kv_store *st) {
+    size_t n = (size_t)(st->n_slots - st->n_slots_cold) * st->state_bytes;
+    for (int g = 0; g < st->n_groups; g++)
+        n += (size_t)(st->pool[g].n_pages - st->pool[g].n_cold) * st->pool[g].page_bytes;
+    return n;
+}
+
+/* One free page or slot gives its memory back. */
+static bool discard_one(kv_store *st) {
+    for (int g = 0; g < st->n_groups; g++) {
+        kv_pool *p = &st->pool[g];
+        if (p->n_free == p->n_cold) continue;
+        st->d->vt->kv_discard(st->d, st->kv, g, p->free[p->n_cold++]);
+        return true;
+    }
+    if (st->n_slots_free == st->n_slots_cold) return false;
+    st->d->vt->state_discard(st->d, st->state, st->slot[st->n_slots_cold++]);
+    return true;
+}
+
+static void touch(kv_store *st, size_t bytes) {
+    if (st->touched_max == SIZE_MAX) return;
+    while (kv_store_bytes_touched(st) + bytes > st->touched_max && discard_one(st)) continue;
+}
+
+int32_t state_slot_take(kv_store *st) {
+    if (st->n_slots_free == 0) return -1;
+    if (st->n_slots_free == st->n_slots_cold) {
+        touch(st, st->state_bytes);
+        st->n_slots_cold--;
+    }
+    return st->slot[--st->n_slots_free];
+}
+
+void state_slot_drop(kv_store *st, int32_t slot) {
+    st->slot[st->n_slots_free++] = slot;
+}
+
 /* ---- pages ------------------------------------------------------------------------------------------------------- */
-int32_t kv_page_take(kv_pool *p) {
+int32_t kv_page_take(kv_store *st, int g) {
+    kv_pool *p = &st->pool[g];
     if (p->n_free == 0) return -1;
+    if (p->n_free == p->n_cold) {
+        touch(st, p->page_bytes);
+        p->n_cold--;
+    }
     int32_t page = p->free[--p->n_free];
     p->refs[page] = 1;
     return page;
@@ -79,7 +144,7 @@ void sequence_reset(sequence *s, kv_store *st) {
         for (int32_t i = s->n_past[g]; i < s->n_page[g]; i++) kv_page_drop(&st->pool[g], s->page[g][i]);
         s->n_page[g] = s->n_past[g] = 0;
     }
-    if (s->slot >= 0) st->slot[st->n_slots_free++] = s->slot;
+    if (s->slot >= 0) state_slot_drop(st, s->slot);
     for (int32_t i = 0; i < s->n_marks; i++) sequence_unmark(&s->mark[i], st);
     s->n_marks = 0;
     s->slot = -1;
@@ -100,14 +165,10 @@ void sequence_missing(const sequence *s, const kv_store *st, int32_t upto, int32
 bool sequence_extend(sequence *s, kv_store *st, int32_t upto) {
     int32_t need[KV_GROUPS];
     sequence_missing(s, st, upto, need);
+    if (!kv_store_fits(st, need)) return false;
+    if (st->n_slots && s->slot < 0 && (s->slot = state_slot_take(st)) < 0) return false;
     for (int g = 0; g < st->n_groups; g++)
-        if (need[g] > st->pool[g].n_free) return false;
-    if (st->n_slots && s->slot < 0) {
-        if (st->n_slots_free == 0) return false;
-        s->slot = st->slot[--st->n_slots_free];
-    }
-    for (int g = 0; g < st->n_groups; g++)
-        for (; need[g] > 0; need[g]--) s->page[g][s->n_page[g]++] = kv_page_take(&st->pool[g]);
+        for (; need[g] > 0; need[g]--) s->page[g][s->n_page[g]++] = kv_page_take(st, g);
     return true;
 }
 
@@ -131,8 +192,9 @@ void sequence_release(sequence *s, kv_store *st) {
 bool sequence_fork(sequence *to, const sequence *from, kv_store *st) {
     const int32_t whole = from->n_computed / KV_PAGE;
     const bool part = from->n_computed % KV_PAGE != 0;
-    for (int g = 0; g < st->n_groups; g++)
-        if (part && !st->pool[g].n_free) return false;
+    int32_t need[KV_GROUPS];
+    for (int g = 0; g < st->n_groups; g++) need[g] = part;
+    if (!kv_store_fits(st, need)) return false;
     if (from->slot >= 0 && !st->n_slots_free) return false;
     for (int g = 0; g < st->n_groups; g++) {
         kv_pool *p = &st->pool[g];
@@ -141,11 +203,11 @@ bool sequence_fork(sequence *to, const sequence *from, kv_store *st) {
         to->n_page[g] = whole + part;
         for (int32_t i = to->n_past[g]; i < whole; i++) kv_page_share(p, to->page[g][i]);
         if (!part) continue;
-        to->page[g][whole] = kv_page_take(p);
+        to->page[g][whole] = kv_page_take(st, g);
         st->d->vt->kv_copy(st->d, st->kv, g, to->page[g][whole], from->page[g][whole]);
     }
     if (from->slot >= 0) {
-        to->slot = st->slot[--st->n_slots_free];
+        to->slot = state_slot_take(st);
         st->d->vt->state_copy(st->d, st->state, to->slot, from->slot);
     }
     to->n_computed = from->n_computed;
@@ -155,14 +217,13 @@ bool sequence_fork(sequence *to, const sequence *from, kv_store *st) {
 bool sequence_mark(const sequence *s, kv_store *st, seq_mark *m) {
     *m = (seq_mark){s->n_computed, -1, false};
     if (s->slot < 0) return true;
-    if (!st->n_slots_free) return false;
-    m->slot = st->slot[--st->n_slots_free];
+    if ((m->slot = state_slot_take(st)) < 0) return false;
     st->d->vt->state_copy(st->d, st->state, m->slot, s->slot);
     return true;
 }
 
 void sequence_unmark(seq_mark *m, kv_store *st) {
-    if (m->slot >= 0) st->slot[st->n_slots_free++] = m->slot;
+    if (m->slot >= 0) state_slot_drop(st, m->slot);
     m->slot = -1;
 }
 

@@ -24,6 +24,7 @@ typedef struct fake_conf {
     int32_t poison;  /* a sequence that holds this token gets NaN logits; -1: none */
     atomic_int fail; /* the next step fails */
     atomic_int steps, rows, rows_most, seqs_most;
+    atomic_int discards;
     int32_t n_pages[KV_GROUPS]; /* seen by kv_new */
 } fake_conf;
 static fake_conf fake;
@@ -157,6 +158,14 @@ static void fake_state_free(device *d, state_store *st) {
 static void fake_state_copy(device *d, state_store *st, int32_t to, int32_t from) {
     st->hash[to] = st->hash[from];
 }
+static void fake_kv_discard(device *d, kv_cache *kv, int group, int32_t page) {
+    memset(kv->token[group] + (size_t)page * KV_PAGE, 0x55, KV_PAGE * sizeof(int32_t));
+    fake.discards++;
+}
+static void fake_state_discard(device *d, state_store *st, int32_t slot) {
+    st->hash[slot] = 0x5555;
+    fake.discards++;
+}
 static void fake_state_read(device *d, state_store *st, int32_t slot, void *host) {
     memcpy(host, &st->hash[slot], sizeof *st->hash);
 }
@@ -176,6 +185,8 @@ static const device_vtable fake_vt = {.name = "fake",
                                       .state_new = fake_state_new,
                                       .state_free = fake_state_free,
                                       .kv_copy = fake_kv_copy,
+                                      .kv_discard = fake_kv_discard,
+                                      .state_discard = fake_state_discard,
                                       .kv_read = fake_kv_read,
                                       .kv_write = fake_kv_write,
                                       .state_copy = fake_state_copy,

@@ -162,14 +162,17 @@ static void books_check(engine *e) {
     }
     assert_int_equal(nodes, p->nodes_used);
     assert_int_equal(marks, p->marks_used);
-    assert_int_equal(slots, p->slots_used);
+    assert_int_equal(slots, st->n_slots_kept);
     assert_int_equal(st->n_slots_free + slots, st->n_slots);
     for (int g = 0; g < st->n_groups; g++) {
         assert_int_equal(st->pool[g].n_idle, held[g]);
         assert_int_equal(st->pool[g].n_free + held[g], st->pool[g].n_pages);
         assert_int_equal(p->loose[g].n, loose[g]);
-        assert_true(held[g] <= p->pages_max[g]);
+        assert_true(st->pool[g].n_cold <= st->pool[g].n_free);
     }
+    assert_true(prefix_bytes(p) <= p->bytes_max);
+    assert_true(kv_store_bytes_held(st) <= st->bytes_max);
+    assert_true(kv_store_bytes_touched(st) <= st->touched_max);
 }
 
 /* ---- conversations of an agent ----------------------------------------------------------------------------------- */
@@ -399,7 +402,7 @@ static void small_caches_stay_small(void **state) {
 
 /* Of many checkpoints in one long conversation those that stay are spread: a later request never starts over. */
 static void checkpoints_that_stay_are_spread(void **state) {
-    engine *e = open_kind(HYBRID, 600000);
+    engine *e = open_kind(HYBRID, 350000);
     static talk t, c;
     memset(&t, 0, sizeof t);
     add(&t, 200);
@@ -521,8 +524,13 @@ static void anything_at_once(void **state) {
 
 /* The only slot waits with a running request for its block; another one ends at a page's edge and can keep nothing. */
 static void nothing_to_keep_is_no_harm(void **state) {
-    engine *e = open_kind(HYBRID, 70000), *lone = open_lone();
-    assert_int_equal(e->plan.cache_slots, 1);
+    kind_set(HYBRID);
+    fake.state_bytes = 1000000;
+    engine_opts o = fake_opts();
+    o.prompt_cache = 8000000;
+    o.memory_budget = (size_t)1 << 30;
+    engine *e = open_or_fail(&o), *lone = open_lone();
+    assert_int_equal(e->plan.cache_slots_max, 1);
     static talk a, b;
     memset(&a, 0, sizeof a);
     add(&a, 65);
@@ -544,6 +552,40 @@ static void nothing_to_keep_is_no_harm(void **state) {
     cold(lone, &b);
     engine_close(e);
     engine_close(lone);
+}
+
+/* Pages and checkpoints share one room: short prompts fill it with checkpoints, then a long one with pages, and back;
+ * the memory changes hands, and what comes back is still right. */
+static void either_kind_may_have_it(void **state) {
+    for (int k = SLIDING; k < KINDS; k++) {
+        engine *e = open_kind((model_kind)k, 900000), *lone = open_lone();
+        static talk t;
+        const prefix *p = e->prefix;
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < 900; i++) { /* each of its own beginning */
+                memset(&t, 0, sizeof t);
+                add(&t, 30 + random_below(60));
+                ask(e, &t, 2);
+                if (i % 50 == 0) cold(lone, &t), books_check(e);
+            }
+            assert_true(stats_of(e).prefix.bytes * 100 >= p->bytes_max * 95);
+            if (k == HYBRID) assert_true(e->store.n_slots_kept > 2 * e->plan.cache_slots);
+            if (k == SLIDING) assert_true(e->store.pool[1].n_idle > 2 * e->plan.cache_pages[1]);
+            for (int i = 0; i < 30; i++) {
+                memset(&t, 0, sizeof t);
+                add(&t, 3000);
+                ask(e, &t, 2);
+                const talk again = t;
+                if (i % 10 == 0) cold(lone, &again);
+            }
+            books_check(e);
+            assert_true(stats_of(e).prefix.bytes * 100 >= p->bytes_max * 90);
+            if (k == HYBRID) assert_true(e->store.n_slots_kept < 2 * e->plan.cache_slots);
+        }
+        assert_true(fake.discards > 100);
+        engine_close(e);
+        engine_close(lone);
+    }
 }
 
 static void zero_is_off(void **state) {
@@ -630,6 +672,7 @@ int main(void) {
         cmocka_unit_test(running_work_comes_first),
         cmocka_unit_test(anything_at_once),
         cmocka_unit_test(nothing_to_keep_is_no_harm),
+        cmocka_unit_test(either_kind_may_have_it),
         cmocka_unit_test(zero_is_off),
         cmocka_unit_test(a_failed_request_says_so_again),
         cmocka_unit_test(decoding_allocates_nothing),

@@ -113,6 +113,7 @@ static int limited(int what, rlim_t most) {
         struct rlimit r = {most, most};
         if (setrlimit(what, &r)) _exit(2);
         size_t n = limit_memory(), room = limit_address_space();
+        if (!limit_counts_mapped()) _exit(3);
         if (what == RLIMIT_AS) _exit(n <= room && room < most && room > 0 ? 0 : 1); /* what is mapped is gone already */
         _exit(n <= most && room == SIZE_MAX ? 0 : 1);
     }

@@ -41,37 +41,60 @@ typedef struct setting {
     int batch, context, chunk, threads;
     int64_t prompt_cache;
     const char *kv_quant;
+    bool shorts; /* short prompts that have nothing in common: few pages, many checkpoints */
 } setting;
 
-/* Fills everything: at most `rounds` times a batch of full contexts, each of its own tokens; enough once the prompt
- * cache has to evict. */
-static bool drive(engine *e, int batch, int rounds) {
-    int32_t context = engine_context(e), V = engine_model(e)->vocab;
-    int32_t *id = malloc(sizeof *id * (size_t)context);
+/* A batch of requests of n tokens each, that begin as nobody else's do. */
+static bool batch_run(engine *e, int batch, int32_t n, int round) {
+    int32_t V = engine_model(e)->vocab;
+    int32_t *id = malloc(sizeof *id * (size_t)n);
     gen *g[64];
     error err = {0};
-    for (int r = 0; r < rounds; r++) {
-        for (int b = 0; b < batch; b++) {
-            for (int32_t i = 0; i < context; i++) id[i] = (i * 31 + r * 7919 + b * 104729 + i / 97) % V;
-            gen_opts o = {.prompt = id,
-                          .n_prompt = (size_t)context - 4,
-                          .max_tokens = 4,
-                          .sample = {.top_p = 1},
-                          .ignore_eos = true};
-            if (!(g[b] = engine_submit(e, &o, &err))) return printf("submit: %s\n", err.msg), false;
-        }
-        for (int b = 0; b < batch; b++) {
-            gen_event ev = {.kind = GEN_TEXT};
-            while (ev.kind != GEN_DONE)
-                if (!gen_next(g[b], &ev, 120000)) return printf("no event\n"), false;
-            if (ev.why != FINISH_LENGTH) return printf("ended by %d: %s\n", ev.why, ev.err.msg), false;
-            gen_free(g[b]);
-        }
-        engine_stats st;
-        engine_stats_get(e, &st);
-        if (r >= 1 && st.prefix.evicted_blocks + st.prefix.evicted_checkpoints > 0) break;
+    for (int b = 0; b < batch; b++) {
+        uint64_t h = (uint64_t)round * 64 + (uint64_t)b;
+        for (int32_t i = 0; i < n; i++)
+            id[i] = (int32_t)((h = h * 6364136223846793005u + 1442695040888963407u) >> 33) % V;
+        gen_opts o = {
+            .prompt = id, .n_prompt = (size_t)n - 4, .max_tokens = 4, .sample = {.top_p = 1}, .ignore_eos = true};
+        if (!(g[b] = engine_submit(e, &o, &err))) return printf("submit: %s\n", err.msg), false;
+    }
+    for (int b = 0; b < batch; b++) {
+        gen_event ev = {.kind = GEN_TEXT};
+        while (ev.kind != GEN_DONE)
+            if (!gen_next(g[b], &ev, 120000)) return printf("no event\n"), false;
+        if (ev.why != FINISH_LENGTH) return printf("ended by %d: %s\n", ev.why, ev.err.msg), false;
+        gen_free(g[b]);
     }
     free(id);
+    return true;
+}
+
+/* Fills everything with requests of n tokens: at most `rounds` times a batch; enough once the prompt cache has to
+ * evict. *peak: most resident memory seen. */
+static bool drive(engine *e, int batch, int32_t n, int rounds, int seed, long *peak) {
+    engine_stats st;
+    engine_stats_get(e, &st);
+    const uint64_t before = st.prefix.evicted_blocks + st.prefix.evicted_checkpoints;
+    for (int r = 0; r < rounds; r++) {
+        if (!batch_run(e, batch, n, seed + r)) return false;
+        *peak = MAX(*peak, status_bytes("RssAnon:"));
+        engine_stats_get(e, &st);
+        if (r >= 1 && st.prefix.evicted_blocks + st.prefix.evicted_checkpoints > before + (seed ? 200 : 0)) break;
+    }
+    return true;
+}
+
+/* Short prompts until the cache is full of them, full contexts, short ones again: memory goes from one kind to the
+ * other. False: the cache's room was not used. */
+static bool drive_shorts(engine *e, int batch, long *peak) {
+    engine_stats st;
+    for (int i = 0; i < 2; i++) {
+        if (!drive(e, batch, 70, 5000, 1 + i * 100000, peak)) return false;
+        engine_stats_get(e, &st);
+        if (st.prefix.bytes < st.prefix.bytes_max / 100 * 95)
+            return printf("%zu of %zu used\n", st.prefix.bytes, st.prefix.bytes_max), false;
+        if (!drive(e, batch, engine_context(e), i ? 2 : 40, 50000, peak)) return false;
+    }
     return true;
 }
 
@@ -95,8 +118,11 @@ static int measure(const char *path, const setting *s) {
     if (!e) return printf("%s: %s\n", path, err.msg), 2;
     const memory_plan *p = engine_plan(e);
     size_t planned = p->total_bytes - p->part[PLAN_PROCESS];
-    if (!drive(e, s->batch, s->prompt_cache ? 100 : 1)) return 3;
-    long grown = status_bytes("RssAnon:") - anon, peak = status_bytes("VmHWM:") - all;
+    long most = 0;
+    if (s->shorts ? !drive_shorts(e, s->batch, &most)
+                  : !drive(e, s->batch, engine_context(e), s->prompt_cache ? 100 : 1, 0, &most))
+        return 3;
+    long grown = most - anon, peak = status_bytes("VmHWM:") - all;
     printf("%-44s %-14s plan %7.2f MB, measured %7.2f, peak with files %7.2f:", strrchr(path, '/') + 1, s->what,
            mb(planned), (double)grown / 1e6, (double)peak / 1e6);
     for (int i = 0; i < PLAN_PARTS; i++)
@@ -131,7 +157,7 @@ static void check(const char *name, const setting *s) {
 }
 
 static void every_family(void **state) {
-    const setting s = {"f32", NUM_F32, 4, 1024, 512, 2, 0, NULL};
+    const setting s = {"f32", NUM_F32, 4, 1024, 512, 2, 0, NULL, false};
     DIR *d = opendir(DATA);
     assert_non_null(d);
     int n = 0;
@@ -148,21 +174,28 @@ static void every_family(void **state) {
 
 static void batch_cache_and_coded_keys(void **state) {
     const setting settings[] = {
-        {"batch 16", NUM_DEFAULT, 16, 1024, 512, 2, 0, NULL},
-        {"one thread", NUM_DEFAULT, 1, 1024, 64, 1, 0, NULL},
-        {"cache", NUM_DEFAULT, 2, 1024, 256, 2, 6 << 20, NULL},
-        {"cache, 8 bits", NUM_DEFAULT, 4, 512, 256, 2, 2 << 20, "8"},
-        {"4 bits", NUM_DEFAULT, 8, 512, 512, 2, 0, "4"},
+        {"batch 16", NUM_DEFAULT, 16, 1024, 512, 2, 0, NULL, false},
+        {"one thread", NUM_DEFAULT, 1, 1024, 64, 1, 0, NULL, false},
+        {"cache", NUM_DEFAULT, 2, 1024, 256, 2, 6 << 20, NULL, false},
+        {"cache, 8 bits", NUM_DEFAULT, 4, 512, 256, 2, 2 << 20, "8", false},
+        {"4 bits", NUM_DEFAULT, 8, 512, 512, 2, 0, "4", false},
     };
     static const char *const names[] = {"llama-q4", "llama_plain-bf16", "gemma3-q4", "qwen3_5_4b-q4", "glm_dsa-q4"};
     for (size_t i = 0; i < COUNT(settings); i++)
         for (size_t k = 0; k < COUNT(names); k++) check(names[k], &settings[i]);
 }
 
+static void short_unrelated_prompts(void **state) {
+    const setting s = {"short prompts", NUM_DEFAULT, 2, 512, 256, 2, 32 << 20, NULL, true};
+    static const char *const names[] = {"gemma3-q4", "qwen3_5_4b-q4", "llama-q4"};
+    for (size_t k = 0; k < COUNT(names); k++) check(names[k], &s);
+}
+
 /* By hand: `memory_test MODEL...` with models of real size. */
 static int paths(int n, char **path) {
-    const setting settings[] = {{"default", NUM_DEFAULT, 4, 2048, 512, 2, 0, NULL},
-                                {"cache", NUM_DEFAULT, 2, 1024, 256, 2, 64 << 20, NULL}};
+    const setting settings[] = {{"default", NUM_DEFAULT, 4, 2048, 512, 2, 0, NULL, false},
+                                {"cache", NUM_DEFAULT, 2, 1024, 256, 2, 64 << 20, NULL, false},
+                                {"short prompts", NUM_DEFAULT, 2, 1024, 256, 2, 64 << 20, NULL, true}};
     int bad = 0;
     for (int i = 0; i < n; i++)
         for (size_t k = 0; k < COUNT(settings); k++) {
@@ -177,15 +210,18 @@ static int paths(int n, char **path) {
             waitpid(pid, &status, 0);
             bad += status != 0;
         }
-    printf("%d of %d agree\n", 2 * n - bad, 2 * n);
+    const int all = n * (int)COUNT(settings);
+    printf("%d of %d agree\n", all - bad, all);
     return bad != 0;
 }
 
 int main(int argc, char **argv) {
+    log_set_level(LOG_ERROR);
     if (argc > 1) return paths(argc - 1, argv + 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family),
         cmocka_unit_test(batch_cache_and_coded_keys),
+        cmocka_unit_test(short_unrelated_prompts),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }

@@ -41,15 +41,15 @@ static void shared_pages_live_until_the_last(void **state) {
     kv_store st;
     store_of(&st, 1, 2, 0, 0);
     kv_pool *p = &st.pool[0];
-    int32_t page = kv_page_take(p);
+    int32_t page = kv_page_take(&st, 0);
     kv_page_share(p, page);
     kv_page_drop(p, page);
     assert_int_equal(p->n_free, 1);
     kv_page_drop(p, page);
     assert_int_equal(p->n_free, 2);
-    assert_int_equal(kv_page_take(p), page); /* freed last, taken first */
-    assert_true(kv_page_take(p) >= 0);
-    assert_int_equal(kv_page_take(p), -1);
+    assert_int_equal(kv_page_take(&st, 0), page); /* freed last, taken first */
+    assert_true(kv_page_take(&st, 0) >= 0);
+    assert_int_equal(kv_page_take(&st, 0), -1);
     kv_store_deinit(&st);
 }
 

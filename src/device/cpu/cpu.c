@@ -221,6 +221,7 @@ static const device_vtable cpu_vtable = {
     .state_bytes = cpu_state_bytes,
     .state_zero = cpu_state_zero,
     .state_copy = cpu_state_copy,
+    .state_discard = cpu_state_discard,
     .state_read = cpu_state_read,
     .state_write = cpu_state_write,
     .step_begin = cpu_step_begin,

@@ -96,6 +96,7 @@ struct kv_cache {
     int32_t n_layers, n_groups;
     int32_t n_pages[KV_GROUPS];
     size_t page_bytes[KV_GROUPS], pool_bytes[KV_GROUPS];
+    bool small[KV_GROUPS];        /* its memory comes in small pages since something was discarded */
     uint8_t *pool[KV_GROUPS];     /* owns; mapped lazily */
     cpu_kv_layer *layer;          /* owns [n_layers] */
     float *sign;                  /* owns [KV_WIDTH_MAX]: what rotation multiplies columns by, ±1 */
@@ -136,10 +137,13 @@ struct state_store {
     cpu_state_layer *layer; /* owns [n_layers] */
     float *slots;           /* owns; mapped lazily */
     size_t bytes;
+    bool small; /* its memory comes in small pages since something was discarded */
 };
 static inline float *state_at(const state_store *st, int32_t slot, size_t at) {
     return st->slots + (size_t)slot * st->slot_floats + at;
 }
+
+enum { OS_PAGE = 4096 };
 
 /* What attention keeps for a tile of query rows; rows are (position, query head of the group) pairs. */
 enum { ATTN_ROWS = 48 /* query rows a tile: a multiple of 6 */, ATTN_CHUNK = 8 /* pages whose softmax is one unit */ };
@@ -159,9 +163,10 @@ uint64_t cpu_kv_saturated(device *d, const kv_cache *kv);
 
 state_store *cpu_state_new(device *d, const state_spec *spec, error *err);
 void cpu_state_free(device *d, state_store *st);
-size_t cpu_state_bytes(device *d, const state_spec *spec);
+size_t cpu_state_bytes(device *d, const state_spec *spec); /* whole pages of the system: a slot can be discarded */
 void cpu_state_zero(device *d, state_store *st, int32_t slot);
 void cpu_state_copy(device *d, state_store *st, int32_t to, int32_t from);
+void cpu_state_discard(device *d, state_store *st, int32_t slot);
 void cpu_state_read(device *d, state_store *st, int32_t slot, void *host);
 void cpu_state_write(device *d, state_store *st, int32_t slot, const void *host);
 

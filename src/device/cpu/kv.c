@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include "internal.h"
 
-enum { OS_PAGE = 4096, KV_HEADS_MAX = 1024, PARTS_BYTES = 64 << 20 };
+enum { KV_HEADS_MAX = 1024, PARTS_BYTES = 64 << 20 };
 
 static int32_t pad16(int32_t n) {
     return (n + 15) & ~15;
@@ -202,6 +202,9 @@ void cpu_kv_write(device *d, kv_cache *kv, int group, int32_t page, const void *
     memcpy(page_at(kv, group, page), host, kv->page_bytes[group]);
 }
 void cpu_kv_discard(device *d, kv_cache *kv, int group, int32_t page) {
+    /* From now on in small pages: a large one would bring back with its first touch all that was given back in it. */
+    if (!kv->small[group]) madvise(kv->pool[group], kv->pool_bytes[group], MADV_NOHUGEPAGE);
+    kv->small[group] = true;
     madvise(page_at(kv, group, page), kv->page_bytes[group], MADV_DONTNEED);
 }
 uint64_t cpu_kv_saturated(device *d, const kv_cache *kv) {
