@@ -3,8 +3,9 @@
  * Pages of full attention: the least recently used leaf of the tree goes, with all it has. Pages of windows: first
  * those that no checkpoint needs, the oldest first; then a checkpoint gives up its claim. Recurrent states: the
  * checkpoint that is worth least. Worth is what recomputing would cost (the distance to the checkpoint before it), more
- * where requests are likely to part or to go on, less the longer it was not used: what remains is spread out. Not here:
- * looking up and keeping (prefix.c). */
+ * where requests are likely to part or to go on, less the longer it was not used: what remains is spread out. All of it
+ * shares one room in bytes; the kind that has most of its share gives first. Not here: looking up and keeping
+ * (prefix.c), memory that goes back to the system (sequence.c). */
 #include "prefix_internal.h"
 
 /* ---- order of use ------------------------------------------------------------------------------------------------ */

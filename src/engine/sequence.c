@@ -1,4 +1,5 @@
-/* Sequences: page tables, reference-counted pages, recurrent state slots; forking, going back.
+/* Sequences: page tables, reference-counted pages, recurrent state slots, how much memory they have; forking, going
+ * back.
  * Not here: the bytes in the pages (device), finding what others computed (prefix.c), who may have how many
  * (scheduler.c, plan.c). */
 #include <stdlib.h>
