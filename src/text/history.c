@@ -14,7 +14,11 @@ typedef struct fitter {
     const json *tools;
     bool text_calls;
     json *m; /* messages so far */
-    uint32_t n, cap;
+    uint32_t n;
+    /* Texts that grow, copied once when they are whole: there may be as many pieces as the client likes. */
+    buf run;     /* owns; while `runs`: the text of the last message */
+    buf waiting; /* owns; a system text on its way to the user */
+    bool runs;
 } fitter;
 
 static str role_of(const json *m) {
@@ -29,14 +33,9 @@ static json text_json(fitter *f, const buf *b) {
     return json_of_str((str){arena_copy(f->a, b->p ? b->p : "", b->n), b->n});
 }
 
-static json joined(fitter *f, str x, str y) {
-    buf b = {0};
-    buf_str(&b, x);
-    if (x.n && y.n) buf_puts(&b, "\n\n");
-    buf_str(&b, y);
-    json out = text_json(f, &b);
-    buf_free(&b);
-    return out;
+static void joined(buf *to, str text) {
+    if (to->n && text.n) buf_puts(to, "\n\n");
+    buf_str(to, text);
 }
 
 /* m with member `key` set to *value (NULL: without it). */
@@ -64,6 +63,25 @@ static json *last(fitter *f) {
     return f->n ? &f->m[f->n - 1] : NULL;
 }
 
+static void run_end(fitter *f) {
+    if (!f->runs) return;
+    json whole = text_json(f, &f->run);
+    *last(f) = with(f, last(f), "content", &whole);
+    f->run.n = 0;
+    f->runs = false;
+}
+
+static void last_grow(fitter *f, str text) {
+    if (!f->runs) buf_str(&f->run, text_of(last(f)));
+    f->runs = true;
+    joined(&f->run, text);
+}
+
+static void push(fitter *f, json m) {
+    run_end(f);
+    f->m[f->n++] = m;
+}
+
 static bool plain(const json *m) { /* nothing but text */
     return !json_get(m, "tool_calls") && !str_is(role_of(m), "tool");
 }
@@ -72,19 +90,17 @@ static void add(fitter *f, json m) {
     json *before = last(f);
     if (f->r->user_first && !str_is(role_of(&m), "user") && !str_is(role_of(&m), "system") &&
         (!before || (f->n == 1 && str_is(role_of(before), "system")))) {
-        json start = message(f, "user", json_of_str(STR(".")));
-        f->m[f->n++] = start;
+        push(f, message(f, "user", json_of_str(STR("."))));
         before = last(f);
     }
     bool user = str_is(role_of(&m), "user");
     if (f->r->answer && user && before && str_is(role_of(before), "tool"))
-        f->m[f->n++] = message(f, "assistant", json_of_str(STR(".")));
+        push(f, message(f, "assistant", json_of_str(STR("."))));
     else if (f->r->merge && before && str_eq(role_of(before), role_of(&m)) && plain(before) && plain(&m)) {
-        json both = joined(f, text_of(before), text_of(&m));
-        *before = with(f, before, "content", &both);
+        last_grow(f, text_of(&m));
         return;
     }
-    f->m[f->n++] = m;
+    push(f, m);
 }
 
 /* ---- calls and results ------------------------------------------------------------------------------------------- */
@@ -144,7 +160,7 @@ static json call_fit(fitter *f, const json *call, uint32_t i) {
     fn = with(f, &fn, "arguments", &now);
     out = with(f, &out, "function", &fn);
     if (f->r->ids) {
-        json id = short_id(f, json_str(json_get(call, "id"), (str){arena_printf(f->a, "call %u", i), 6}));
+        json id = short_id(f, json_str(json_get(call, "id"), str_of(arena_printf(f->a, "call %u", i))));
         out = with(f, &out, "id", &id);
     }
     return out;
@@ -222,7 +238,7 @@ static uint32_t assistant_add(fitter *f, const json *messages, uint32_t at) {
     for (uint32_t i = 0; split && i < calls->n; i++) {
         json one = calls_fit(f, calls, i, i + 1), now = with(f, &m, "tool_calls", &one);
         if (i) now = with(f, &now, "content", no_content(f->r)); /* what it says stands before the first call */
-        f->m[f->n++] = now;
+        push(f, now);
         results_add(f, messages, at, json_at(calls, i));
     }
     uint32_t behind = 0;
@@ -261,44 +277,46 @@ static json as_parts(fitter *f, const json *m) {
     return with(f, m, "content", &(json){.type = JSON_ARRAY, .n = 1, .items = item});
 }
 
-/* System messages: the first ones, and those that come later. `waiting` is a system text on its way to the user. */
-static void system_add(fitter *f, const json *m, json *waiting) {
+/* System messages: the first ones, and those that come later. */
+static void system_add(fitter *f, const json *m) {
     bool first = !f->n || (f->n == 1 && str_is(role_of(&f->m[0]), "system"));
     if (first && !f->r->system_user) {
-        if (f->n && f->r->late_user) {
-            json both = joined(f, text_of(&f->m[0]), text_of(m));
-            f->m[0] = with(f, &f->m[0], "content", &both);
-        } else {
-            f->m[f->n++] = *m;
-        }
+        if (f->n && f->r->late_user)
+            last_grow(f, text_of(m));
+        else
+            push(f, *m);
     } else if (f->r->late_user || f->r->system_user) {
-        *waiting = joined(f, waiting->string, text_of(m));
+        joined(&f->waiting, text_of(m));
     } else {
-        f->m[f->n++] = *m;
+        push(f, *m);
     }
 }
 
-static void waiting_flush(fitter *f, json *waiting) {
-    if (waiting->string.n) add(f, message(f, "user", *waiting));
-    *waiting = json_of_str(STR(""));
+static json waiting_take(fitter *f) {
+    json text = text_json(f, &f->waiting);
+    f->waiting.n = 0;
+    return text;
 }
 
-static void messages_add(fitter *f, const json *messages, str tools) {
-    json waiting = json_of_str(tools);
+static void waiting_flush(fitter *f) {
+    if (f->waiting.n) add(f, message(f, "user", waiting_take(f)));
+}
+
+static void messages_add(fitter *f, const json *messages) {
     for (uint32_t i = 0; i < messages->n; i++) {
         const json *m = json_at(messages, i);
         str role = role_of(m);
         if (str_is(role, "system")) {
-            system_add(f, m, &waiting);
+            system_add(f, m);
             continue;
         }
-        if (str_is(role, "user") && waiting.string.n) { /* in front of what the user says */
-            json both = joined(f, waiting.string, text_of(m));
+        if (str_is(role, "user") && f->waiting.n) { /* in front of what the user says */
+            joined(&f->waiting, text_of(m));
+            json both = waiting_take(f);
             add(f, with(f, m, "content", &both));
-            waiting = json_of_str(STR(""));
             continue;
         }
-        if (!str_is(role, "tool")) waiting_flush(f, &waiting); /* results stay with their calls */
+        if (!str_is(role, "tool")) waiting_flush(f); /* results stay with their calls */
         if (str_is(role, "tool"))
             add(f, f->text_calls ? result_as_text(f, m) : result_fit(f, messages, i));
         else if (json_is(json_get(m, "tool_calls"), JSON_ARRAY) && json_get(m, "tool_calls")->n && !f->text_calls)
@@ -306,7 +324,10 @@ static void messages_add(fitter *f, const json *messages, str tools) {
         else
             add(f, json_is(json_get(m, "tool_calls"), JSON_ARRAY) ? calls_as_text(f, m) : *m);
     }
-    waiting_flush(f, &waiting);
+    waiting_flush(f);
+    run_end(f);
+    buf_free(&f->run);
+    buf_free(&f->waiting);
 }
 
 static const json *with_tools_text(fitter *f, const json *messages) {
@@ -372,7 +393,7 @@ render_opts history_fit(arena *a, const history_rules *r, const render_opts *o) 
         most += json_is(calls, JSON_ARRAY) ? calls->n : 0;
     }
     f.m = arena_array(a, json, most);
-    messages_add(&f, messages, STR(""));
+    messages_add(&f, messages);
     if (r->transcript && f.n) transcribe(&f);
     if (r->functions) out.variables = with_functions(&f, &out);
     if (r->tools_list && !out.tools) {

@@ -193,10 +193,56 @@ static void the_least_is_changed(void **state) {
     chat_template_free(t);
 }
 
+/* However many messages become one, memory and work grow with their text, not with its square. */
+static void many_become_one(void **state) {
+    enum { N = 20000 };
+    static const char *const role[] = {"system", "user", "system"};
+    const history_rules rules[] = {{.late_user = true}, history_plain, {.late_user = true}};
+    for (int k = 0; k < 3; k++) {
+        buf b = {0};
+        buf_puts(&b, k < 2 ? "[" : "[{\"role\":\"user\",\"content\":\"u\"}");
+        for (int i = 0; i < N; i++)
+            buf_printf(&b, "%s{\"role\":\"%s\",\"content\":\"x\"}", i || k == 2 ? "," : "", role[k]);
+        buf_puts(&b, "]");
+        arena *in = arena_new(0), *a = arena_new(0);
+        error err = {0};
+        render_opts o = {.messages = json_read(in, buf_view(&b), NULL, &err)};
+        const json *out = history_fit(a, &rules[k], &o).messages;
+        assert_int_equal(out->n, k < 2 ? 1 : 2);
+        str text = json_get(json_at(out, out->n - 1), "content")->string;
+        assert_int_equal(text.n, 3 * N - 2);
+        assert_true(str_starts(text, STR("x\n\nx\n\nx")));
+        assert_true(arena_bytes(a) < (size_t)N * 2000);
+        buf_free(&b);
+        arena_free(in);
+        arena_free(a);
+    }
+}
+
+/* Calls without ids are told apart, also beyond the tenth. */
+static void every_call_has_its_id(void **state) {
+    buf b = {0};
+    error err = {0};
+    arena *a = arena_new(0);
+    buf_puts(&b, "[" USR("u") ",{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[");
+    for (int i = 0; i < 12; i++) buf_printf(&b, "%s{\"function\":{\"name\":\"now\",\"arguments\":{}}}", i ? "," : "");
+    buf_puts(&b, "]}]");
+    render_opts o = {.messages = json_read(a, buf_view(&b), NULL, &err)};
+    const json *calls = json_get(json_at(history_fit(a, &(history_rules){.ids = true}, &o).messages, 1), "tool_calls");
+    assert_int_equal(calls->n, 12);
+    for (uint32_t i = 0; i < 12; i++)
+        for (uint32_t k = 0; k < i; k++)
+            assert_false(str_eq(json_get(json_at(calls, i), "id")->string, json_get(json_at(calls, k), "id")->string));
+    buf_free(&b);
+    arena_free(a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_lost),
         cmocka_unit_test(the_least_is_changed),
+        cmocka_unit_test(many_become_one),
+        cmocka_unit_test(every_call_has_its_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
