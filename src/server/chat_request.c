@@ -123,9 +123,11 @@ static bool tools_resolve(chat_request *r, error *err) {
     for (uint32_t i = 0; r->tools && i < r->tools->n; i++)
         there |= str_eq(json_str(json_get(json_get(json_at(r->tools, i), "function"), "name"), (str){0}), r->tool_name);
     if (there) return true;
+    if (r->tool_choice == TOOL_REQUIRED)
+        return error_field(err, ERR_INVALID, "tool_choice", "tool_choice asks for a call, but tools has no function");
     return error_field(err, ERR_INVALID, "tool_choice",
                        "tool_choice asks for a call of \"%.*s\", which is not in tools", (int)MIN(r->tool_name.n, 64),
-                       r->tool_name.n ? r->tool_name.p : "any tool");
+                       r->tool_name.p);
 }
 
 static bool read_parallel(reader *c, const json *v, error *err) {
