@@ -19,6 +19,8 @@ typedef struct fitter {
     buf run;     /* owns; while `runs`: the text of the last message */
     buf waiting; /* owns; a system text on its way to the user */
     bool runs;
+    map *calls;       /* owns; with `names`: calls so far by id; NULL: none */
+    const json *call; /* borrows (messages); the first of the last message with calls */
 } fitter;
 
 static str role_of(const json *m) {
@@ -172,22 +174,27 @@ static json calls_fit(fitter *f, const json *calls, uint32_t from, uint32_t to) 
     return (json){.type = JSON_ARRAY, .n = to - from, .items = list};
 }
 
-/* The name of the tool that a result answers. */
-static str result_name(const json *messages, uint32_t at, str id) {
-    for (uint32_t i = at; i-- > 0;) {
-        const json *calls = json_get(json_at(messages, i), "tool_calls");
-        for (uint32_t j = 0; calls && j < calls->n; j++)
-            if (!id.n || str_eq(json_str(json_get(json_at(calls, j), "id"), (str){0}), id))
-                return json_str(json_get(json_get(json_at(calls, j), "function"), "name"), (str){0});
+static void calls_note(fitter *f, const json *calls) {
+    if (!f->calls) f->calls = map_new(calls->n);
+    for (uint32_t i = calls->n; i-- > 0;) { /* of equal ids the first counts */
+        f->call = json_at(calls, i);
+        map_set(f->calls, json_str(json_get(f->call, "id"), STR("")), (uint64_t)(uintptr_t)f->call);
     }
-    return STR("tool");
+}
+
+/* The name of the tool that a result answers: of the last call with that id, or of the last message's first. */
+static str result_name(const fitter *f, str id) {
+    uint64_t found = (uint64_t)(uintptr_t)f->call;
+    if (id.n && (!f->calls || !map_get(f->calls, id, &found))) return STR("tool");
+    const json *call = (const json *)(uintptr_t)found;
+    return call ? json_str(json_get(json_get(call, "function"), "name"), (str){0}) : STR("tool");
 }
 
 static json result_fit(fitter *f, const json *messages, uint32_t i) {
     json m = *json_at(messages, i);
     str id = json_str(json_get(&m, "tool_call_id"), (str){0});
     if (f->r->names && !json_get(&m, "name")) {
-        json name = json_of_str(result_name(messages, i, id));
+        json name = json_of_str(result_name(f, id));
         m = with(f, &m, "name", &name);
     }
     if (f->r->ids) {
@@ -306,6 +313,8 @@ static void messages_add(fitter *f, const json *messages) {
     for (uint32_t i = 0; i < messages->n; i++) {
         const json *m = json_at(messages, i);
         str role = role_of(m);
+        const json *calls = json_get(m, "tool_calls");
+        if (f->r->names && json_is(calls, JSON_ARRAY) && calls->n) calls_note(f, calls);
         if (str_is(role, "system")) {
             system_add(f, m);
             continue;
@@ -319,15 +328,16 @@ static void messages_add(fitter *f, const json *messages) {
         if (!str_is(role, "tool")) waiting_flush(f); /* results stay with their calls */
         if (str_is(role, "tool"))
             add(f, f->text_calls ? result_as_text(f, m) : result_fit(f, messages, i));
-        else if (json_is(json_get(m, "tool_calls"), JSON_ARRAY) && json_get(m, "tool_calls")->n && !f->text_calls)
+        else if (json_is(calls, JSON_ARRAY) && calls->n && !f->text_calls)
             i += assistant_add(f, messages, i);
         else
-            add(f, json_is(json_get(m, "tool_calls"), JSON_ARRAY) ? calls_as_text(f, m) : *m);
+            add(f, json_is(calls, JSON_ARRAY) ? calls_as_text(f, m) : *m);
     }
     waiting_flush(f);
     run_end(f);
     buf_free(&f->run);
     buf_free(&f->waiting);
+    if (f->calls) map_free(f->calls);
 }
 
 static const json *with_tools_text(fitter *f, const json *messages) {
