@@ -3,6 +3,7 @@ import json
 import os
 import sqlite3
 import stat
+import subprocess
 import time
 
 import openai
@@ -270,6 +271,38 @@ def test_responses_expire(start):
     assert s.call("GET", "/v1/responses/" + r["id"])[0] == 404
 
 
+def test_items_without_a_role_or_with_another_are_refused(server):
+    for item in ({}, {"content": "x"}, {"role": 5, "content": "x"}, {"role": "tool", "content": "x"}, {"type": 5, "role": "user", "content": "x"}):
+        status, r, _ = ask(server, [{"role": "user", "content": "x"}, item])
+        assert status == 400 and "input[1]" in r["error"]["message"] + str(r["error"]["param"]), r
+
+
+def test_a_full_disk(start, tmp_path):
+    """What cannot be kept is a loss of memory only, and leaves no halves; once there is room all is as before."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=120k,mode=700", "tmpfs", tmp_path], capture_output=True).returncode:
+        pytest.skip("this machine does not let us mount a small file system")
+    try:
+        traces = tmp_path / "t"
+        traces.mkdir()
+        s = start("--response-store", tmp_path / "r.sqlite", "--trace", traces)
+        lost = 0
+        for _ in range(9):
+            status, r, _ = ask(s, "x" * 6000, max_output_tokens=5)
+            assert status == 200
+            lost += s.call("GET", "/v1/responses/" + r["id"])[0] == 404
+        assert lost and any("cannot be written" in line for line in s.log)
+        for f in traces.iterdir():
+            json.loads(f.read_text())
+            f.unlink()
+        _, r, _ = ask(s, "x")
+        assert s.call("GET", "/v1/responses/" + r["id"])[0] == 200
+        s.stop()
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
 def test_a_damaged_store_is_put_aside(start, tmp_path):
     file = tmp_path / "responses.sqlite"
     file.write_bytes(b"this is no database, it is a text of some length" * 100)
@@ -290,6 +323,20 @@ def test_keys_do_not_see_each_other(start):
     assert s.call("GET", "/v1/responses/" + r["id"], None, who("bob"))[0] == 404
     assert s.call("DELETE", "/v1/responses/" + r["id"], None, who("bob"))[0] == 404
     assert ask(s, "y", who("bob"), previous_response_id=r["id"])[0] == 404
+
+
+def test_the_owner_is_the_key_that_let_in(start):
+    s = start("--api-key", "alice", "--api-key", "bob")
+
+    def behind_proxy(name):  # one Authorization for all, of another scheme: it is no key
+        return {"Authorization": "Basic cHJveHk6cHJveHk=", "x-api-key": name}
+
+    _, r, _ = ask(s, "x", behind_proxy("alice"))
+    path = "/v1/responses/" + r["id"]
+    assert s.call("GET", path, None, behind_proxy("bob"))[0] == 404
+    assert ask(s, "y", behind_proxy("bob"), previous_response_id=r["id"])[0] == 404
+    for same in ({"x-api-key": "alice"}, {"Authorization": "Bearer  alice"}, behind_proxy("alice")):
+        assert s.call("GET", path, None, same)[0] == 200
 
 
 def test_input_tokens(server):
