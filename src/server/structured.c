@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "internal.h"
 
-enum { CACHE_SIZE = 16, CHOICES_LIMIT = 10000 };
+enum { CACHE_SIZE = 16, CHOICES_LIMIT = 10000, SAID_MAX = 2000 };
 
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
 static bool set(chat_request *r, int rank, grammar_spec s) {
@@ -94,6 +94,7 @@ typedef struct entry {
     char *key; /* owns; the whole specification, NULL: free */
     size_t n;
     grammar *g; /* one reference */
+    char *said; /* owns; what compiling it warned of, a line each; NULL: nothing */
     uint64_t used;
 } entry;
 struct structured {
@@ -111,6 +112,7 @@ structured *structured_new(void) {
 static void entries_clear(structured *s) {
     for (int i = 0; i < CACHE_SIZE; i++) {
         free(s->entry[i].key);
+        free(s->entry[i].said);
         grammar_drop(s->entry[i].g);
         s->entry[i] = (entry){0};
     }
@@ -142,10 +144,10 @@ static grammar_vocab *vocab_of(structured *s, const engine *e) {
     return v;
 }
 static void key_write(buf *b, const grammar_spec *g) {
-    buf_printf(b, "%d %d %s %s %d %zu %.*s ", g->kind, g->compact, g->field ? g->field : "",
-               g->tools.form ? g->tools.form : "", g->tools.many, g->tools.name.n, (int)g->tools.name.n,
-               g->tools.name.n ? g->tools.name.p : "");
-    buf_printf(b, "%zu ", g->text.n);
+    buf_printf(b, "%d %d %s %s %d %zu ", g->kind, g->compact, g->field ? g->field : "",
+               g->tools.form ? g->tools.form : "", g->tools.many, g->tools.name.n);
+    buf_str(b, g->tools.name); /* may hold NUL */
+    buf_printf(b, " %zu ", g->text.n);
     buf_str(b, g->text);
     for (size_t i = 0; i < g->n_choices; i++) {
         buf_printf(b, " %zu ", g->choice[i].n);
@@ -154,61 +156,82 @@ static void key_write(buf *b, const grammar_spec *g) {
     if (g->schema) json_write(b, g->schema);
     if (g->tools.form && g->tools.tools) json_write(b, g->tools.tools);
 }
-static grammar *cache_find(structured *s, str key) { /* [mu held] */
+static grammar *cache_find(structured *s, str key, buf *said) { /* [mu held] */
     for (int i = 0; i < CACHE_SIZE; i++) {
         entry *e = &s->entry[i];
         if (!e->key || !str_eq(key, (str){e->key, e->n})) continue;
         e->used = ++s->clock;
+        if (e->said) buf_puts(said, e->said);
         return grammar_keep(e->g);
     }
     return NULL;
 }
-static void cache_put(structured *s, buf *key, grammar *g) { /* [mu held] takes key's bytes */
+static void cache_put(structured *s, buf *key, grammar *g, const buf *said) { /* [mu held] takes key's bytes */
     entry *e = &s->entry[0];
     for (int i = 1; i < CACHE_SIZE; i++)
         if (s->entry[i].used < e->used) e = &s->entry[i];
     free(e->key);
+    free(e->said);
     grammar_drop(e->g);
     size_t n = key->n;
     *e = (entry){.key = buf_take(key), .n = n, .g = grammar_keep(g), .used = ++s->clock};
+    if (said->n) e->said = mem_strndup(said->p, said->n);
 }
+/* A grammar from the cache warns of what it warned of when it was compiled. */
+static void collect(void *arg, const char *text) {
+    buf *said = arg;
+    if (said->n > SAID_MAX) return;
+    for (const char *p = text; *p && p - text < 300; p++)
+        if (*p >= ' ' && *p < 0x7F && *p != '"' && *p != '\\') buf_putc(said, *p);
+    buf_putc(said, '\n');
+}
+
+/* The client is told which part of its schema it was; the log never holds what a client sent. */
+static void warn(http_req *q, const buf *said) {
+    if (!said->n) return;
+    for (size_t at = 0, n; at < said->n; at += n + 1) {
+        n = str_find(str_slice(buf_view(said), at, said->n), STR("\n"));
+        http_header_add(q, "Warning",
+                        arena_printf(q->a, "299 hearth \"arguments are not constrained: %.*s\"", (int)n, said->p + at));
+    }
+    log_warn("%s: arguments of tool calls are not constrained: see the Warning header of its answer", q->id);
+}
+
 /* Compiling happens outside of the lock; two requests may do the same work once. */
-static grammar *compiled(http_req *q, const engine *e, const grammar_spec *spec, error *err) {
+static grammar *compiled(http_req *q, const engine *e, const grammar_spec *wanted, error *err) {
     structured *s = q->s->structured;
     grammar_vocab *v = vocab_of(s, e);
-    buf key = {0};
+    buf key = {0}, said = {0};
+    grammar_spec copy = *wanted, *spec = &copy;
+    copy.tools.warn = collect;
+    copy.tools.warn_arg = &said;
     key_write(&key, spec);
     pthread_mutex_lock(&s->mu);
-    grammar *g = cache_find(s, buf_view(&key));
+    grammar *g = cache_find(s, buf_view(&key), &said);
     pthread_mutex_unlock(&s->mu);
     if (!g && (g = grammar_compile(spec, v, err))) {
         pthread_mutex_lock(&s->mu);
-        if (s->vocab == v) cache_put(s, &key, g);
+        if (s->vocab == v) cache_put(s, &key, g, &said);
         pthread_mutex_unlock(&s->mu);
     }
+    if (g) warn(q, &said);
+    buf_free(&said);
     buf_free(&key);
     grammar_vocab_drop(v);
     return g;
 }
 
 /* ---- what a request asks for ------------------------------------------------------------------------------------- */
-static void warn(void *arg, const char *text) {
-    http_req *q = arg;
-    char plain[300];
-    size_t n = 0;
-    for (const char *p = text; *p && n + 1 < sizeof plain; p++)
-        if (*p >= ' ' && *p < 0x7F && *p != '"' && *p != '\\') plain[n++] = *p;
-    plain[n] = 0;
-    http_header_add(q, "Warning", arena_printf(q->a, "299 hearth \"arguments are not constrained: %s\"", plain));
-    log_warn("%s: arguments are not constrained: %s", q->id, plain);
-}
 static bool answer_spec(http_req *q, const chat_request *r, const engine *e, const call_form *calls, grammar_spec *s) {
     *s = r->form;
     const char *form = r->tools ? call_form_name(calls) : NULL;
     bool forced = r->tools && r->tool_choice >= TOOL_REQUIRED;
     if (!r->form_rank && !forced) return false;
     if (forced && !grammar_tools_known(form)) {
-        warn(q, "this model's form of tool calls cannot be forced");
+        buf said = {0};
+        collect(&said, "this model's form of tool calls cannot be forced");
+        warn(q, &said);
+        buf_free(&said);
         return r->form_rank != 0;
     }
     if (forced) *s = (grammar_spec){.kind = GRAMMAR_TOOLS, .field = "tools"};
@@ -218,9 +241,7 @@ static bool answer_spec(http_req *q, const chat_request *r, const engine *e, con
                                    .name = r->tool_choice == TOOL_NAMED ? r->tool_name : (str){0},
                                    .many = !r->one_call,
                                    .special = grammar_special,
-                                   .tokens = engine_tokenizer(e),
-                                   .warn = warn,
-                                   .warn_arg = q};
+                                   .tokens = engine_tokenizer(e)};
     return true;
 }
 bool structured_compile(http_req *q, const chat_request *r, const think_form *think, const call_form *calls,

@@ -2,6 +2,7 @@
 was asked for, whatever the model would have said."""
 import json
 import re
+import time
 
 import pytest
 from serving import ROOT, RealServer
@@ -140,3 +141,14 @@ def test_a_schema_that_does_not_compile_frees_its_tool_only(model):
     status, headers, reply = ask(model, tools=[bad, WEATHER], tool_choice="required", parallel_tool_calls=False)
     assert status == 200 and reply["choices"][0]["message"]["tool_calls"]
     assert "contains" in headers["Warning"]
+    _, again, _ = ask(model, tools=[bad, WEATHER], tool_choice="required", parallel_tool_calls=False)
+    assert again["Warning"] == headers["Warning"]  # also from the cache of grammars
+
+
+def test_what_does_not_compile_is_not_logged(model):
+    bad = {"type": "function", "function": {"name": "odd", "parameters": {"type": "object", "properties": {"planted-marker": {"contains": {"type": "null"}}}}}}
+    status, headers, reply = ask(model, tools=[bad], tool_choice="required", max_tokens=2)
+    assert status == 200, reply
+    assert "planted-marker" in headers["Warning"]
+    time.sleep(0.1)
+    assert any("not constrained" in line for line in model.log) and "planted-marker" not in "".join(model.log)
