@@ -371,6 +371,11 @@ static bool step_head(exchange *x) {
     bool end;
     if (x->in.n && upstream_head_parse(buf_view(&x->in), x->q->a, &x->head, &used, &e)) {
         input_eat(x, used);
+        if (x->head.status == 101 && !x->upgrade) { /* a client that asked for none would read a tunnel as its answer */
+            error_set(&e, ERR_ENGINE, "the engine's process switches to a protocol that was not asked for");
+            fail(x, &e);
+            return false;
+        }
         if (x->head.status < 200 && x->head.status != 101) return true; /* 100 Continue and the like */
         bool none = str_is(x->q->method, "HEAD") || x->head.status == 204 || x->head.status == 304;
         upstream_body_init(&x->body, &x->head, none);

@@ -174,7 +174,8 @@ static bool write_one(response_store *s, const pending *p, error *err) {
     bool ok = run(s, "BEGIN IMMEDIATE", err);
     if (ok) {
         ok = drop_expired(s, err) && make_room(s, p->bytes, err) && insert(s, p->id, p->owner, &p->r, p->bytes, err);
-        ok = run(s, ok ? "COMMIT" : "ROLLBACK", err) && ok;
+        ok = ok && run(s, "COMMIT", err);
+        if (!sqlite3_get_autocommit(s->db)) run(s, "ROLLBACK", NULL); /* else the next one could not begin */
         count_again(s);
     }
     pthread_mutex_unlock(&s->lock);

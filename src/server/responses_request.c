@@ -65,7 +65,11 @@ static void lead_end(walk *w) {
 }
 
 static bool item_message(walk *w, const json *item, error *err) {
+    static const char *const roles[] = {"user", "assistant", "system", "developer"};
     str role = json_str(json_get(item, "role"), (str){0});
+    bool known = false;
+    for (size_t i = 0; i < COUNT(roles); i++) known |= str_is(role, roles[i]);
+    if (!known) return refuse_item(w, ".role", "must be user, assistant, system or developer%.*s", STR(""), err);
     buf text = {0};
     bool ok = parts_text(w, ".content", json_get(item, "content"), &text, err);
     if (ok && str_is(role, "assistant")) {
@@ -132,7 +136,10 @@ static bool item_reasoning(walk *w, const json *item, error *err) {
 static bool item_read(walk *w, const json *item, error *err) {
     if (!json_is(item, JSON_OBJECT))
         return refuse_item(w, "", "must be an object, not %.*s", str_of(json_type_name(item)), err);
-    str type = json_str(json_get(item, "type"), STR("message"));
+    const json *given = json_get(item, "type");
+    if (given && !json_is(given, JSON_NULL) && !json_is(given, JSON_STRING))
+        return refuse_item(w, ".type", "must be a string, not %.*s", str_of(json_type_name(given)), err);
+    str type = json_str(given, STR("message"));
     if (str_is(type, "message")) return item_message(w, item, err);
     lead_end(w);
     if (str_is(type, "function_call")) return item_call(w, item, "arguments", err);

@@ -1,6 +1,7 @@
 /* --trace DIR: for every request with a prompt a file DIR/<request id>.json (mode 0600) with the exact prompt, as text
  * and as tokens, and the tokens of each reply. For finding out what a model really saw. Never headers or keys.
  * Not here: the line a request has in the log (request.c). */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +63,9 @@ void trace_end(gen_run *r) {
     r->trace = NULL;
     buf_printf(&name, "%s/%s.json", r->q->s->o.trace_dir, r->q->id);
     int fd = open(name.p, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0 || !file_write_all(fd, buf_view(&b))) log_warn("--trace: %s cannot be written", name.p);
+    bool ok = fd >= 0 && file_write_all(fd, buf_view(&b));
+    if (!ok) log_warn("--trace: %s cannot be written: %s", name.p, strerror(errno));
+    if (fd >= 0 && !ok) unlink(name.p); /* half a file is no trace */
     if (fd >= 0) close(fd);
     buf_free(&b);
     buf_free(&name);

@@ -15,7 +15,9 @@ def serve(c):
     head, rest = data.split(b"\r\n\r\n", 1)
     lines = head.split(b"\r\n")
     headers = dict(line.lower().split(b": ", 1) for line in lines[1:] if b": " in line)
-    if headers.get(b"upgrade") != b"websocket":
+    if b"input_tokens" in lines[0]:
+        c.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello")
+    elif headers.get(b"upgrade") != b"websocket":
         body = b'{"status": "ok"}'
         c.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     elif headers.get(b"sec-websocket-key") == b"no":

@@ -392,6 +392,7 @@ def test_upgrades_pass_through(isolated):
     refused = s.raw(head.replace(b"abc", b"no"))
     assert status_of(read_until(refused, b"no key")) == 400
     refused.close()
+    assert s.call("POST", "/v1/responses/input_tokens", {"input": "x"})[0] == 502  # a tunnel that nobody asked for
     s.wait_metric("hearth_http_connections", 1)
     left = s.raw(head)
     read_until(left, b"\r\n\r\n")  # open while the server stops
