@@ -41,7 +41,8 @@ bool body_is_neutral(const char *neutral, const json *v) {
 void unknown_add(buf *b, str name) {
     if (b->n > 300 || name.n > 64 || !name.n) return;
     for (size_t i = 0; i < name.n; i++)
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]", name.p[i])) return;
+        if (!name.p[i] || !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]", name.p[i]))
+            return;
     buf_printf(b, "%s%.*s", b->n ? ", " : "", (int)name.n, name.p);
 }
 

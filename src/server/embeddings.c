@@ -35,8 +35,11 @@ static bool read_text(embed_run *m, str instruction, const json *v, int i, error
     arena *a = m->run.q->a;
     str text = v->string;
     if (instruction.n) {
-        text.p = arena_printf(a, "Instruct: %.*s\nQuery:%.*s", (int)instruction.n, instruction.p, (int)text.n, text.p);
-        text.n += instruction.n + strlen("Instruct: \nQuery:");
+        const str parts[] = {STR("Instruct: "), instruction, STR("\nQuery:"), text}; /* may hold NUL: no format */
+        buf b = {0};
+        for (size_t k = 0; k < COUNT(parts); k++) buf_str(&b, parts[k]);
+        text = (str){arena_copy(a, b.p, b.n), b.n};
+        buf_free(&b);
     }
     size_t context = (size_t)engine_context(m->e);
     if (text.n > tokenizer_text_max(t, context))

@@ -64,8 +64,7 @@ bool tools_normalise(arena *a, const json *tools, const json **out, buf *ignored
         str type = json_str(json_get(tool, "type"), STR("function"));
         if (str_is(type, "custom") && json_get(tool, "input_schema")) type = STR("function"); /* Anthropic's own word */
         if (!str_is(type, "function"))
-            unknown_add(ignored,
-                        (str){arena_printf(a, "tools.%.*s", (int)MIN(type.n, 50), type.p), 6 + MIN(type.n, 50)});
+            unknown_add(ignored, str_of(arena_printf(a, "tools.%.*s", (int)MIN(type.n, 50), type.p)));
         else if (!tool_normalise(a, tool, i, &list[n++], err))
             return false;
     }

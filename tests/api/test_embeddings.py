@@ -50,6 +50,11 @@ def test_many_texts_keep_their_order(embedder):
     embedder.wait_metric("hearth_requests_running", 0)
 
 
+def test_nul_in_the_text_beside_an_instruction(embedder):
+    _, r = ask(embedder, input="a\0" + "b" * 50, instruction="c\0d")
+    assert r["usage"]["prompt_tokens"] == len("Instruct: c.d\nQuery:a.") + 50 + 1
+
+
 def test_instruction(embedder):
     _, r = ask(embedder, input="x", instruction="find")
     assert r["usage"]["prompt_tokens"] == len("Instruct: find\nQuery:x") + 1
