@@ -43,6 +43,42 @@ static bool set_choice(arena *a, chat_request *r, int rank, const char *field, c
            set(r, rank, (grammar_spec){.kind = GRAMMAR_CHOICE, .choice = choice, .n_choices = v->n, .field = field});
 }
 
+/* `strict`: objects have the members they declare and no others, wherever the schema does not say something else. A
+ * copy; branches of allOf stay open, since each knows only its own members. */
+static json closed(arena *a, json v);
+static json closed_each(arena *a, json v) {
+    if (v.type == JSON_ARRAY) {
+        json *items = arena_array(a, json, v.n + 1);
+        for (uint32_t i = 0; i < v.n; i++) items[i] = closed(a, v.items[i]);
+        v.items = items;
+    } else if (v.type == JSON_OBJECT) {
+        json_member *members = arena_array(a, json_member, v.n + 1);
+        for (uint32_t i = 0; i < v.n; i++) members[i] = (json_member){v.members[i].key, closed(a, v.members[i].value)};
+        v.members = members;
+    }
+    return v;
+}
+static json closed(arena *a, json v) {
+    static const char *const one[] = {"items", "additionalProperties"};
+    static const char *const many[] = {"properties", "patternProperties", "$defs", "definitions", "anyOf",
+                                       "oneOf",      "prefixItems"};
+    static const char *const open[] = {"additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"};
+    if (v.type != JSON_OBJECT) return v;
+    bool close = json_is(json_get(&v, "properties"), JSON_OBJECT);
+    for (size_t i = 0; i < COUNT(open); i++) close &= !json_get(&v, open[i]);
+    json_member *members = arena_array(a, json_member, v.n + 1);
+    for (uint32_t i = 0; i < v.n; i++) {
+        members[i] = v.members[i];
+        for (size_t k = 0; k < COUNT(one); k++)
+            if (str_is(v.members[i].key, one[k])) members[i].value = closed(a, v.members[i].value);
+        for (size_t k = 0; k < COUNT(many); k++)
+            if (str_is(v.members[i].key, many[k])) members[i].value = closed_each(a, v.members[i].value);
+    }
+    if (close) members[v.n++] = (json_member){STR("additionalProperties"), json_of_bool(false)};
+    v.members = members;
+    return v;
+}
+
 static bool read_format(arena *a, chat_request *r, const json *v, error *err) {
     if (!json_is(v, JSON_OBJECT)) return bad_type("response_format", "an object", v, err);
     str type = json_str(json_get(v, "type"), (str){0});
@@ -55,8 +91,16 @@ static bool read_format(arena *a, chat_request *r, const json *v, error *err) {
     if (str_is(type, "json_schema") || str_is(type, "json_object")) {
         const char *path = inner ? "response_format.json_schema.schema" : "response_format.schema";
         if (!schema) return error_field(err, ERR_INVALID, path, "%s is missing", path);
-        bool space = json_bool(json_get(inner ? inner : v, "any_whitespace"), true);
-        return set_schema(a, r, FORM_SCHEMA, path, schema, !space, err);
+        const json *of = inner ? inner : v;
+        const json *strict = json_get(of, "strict");
+        if (strict && !json_is(strict, JSON_BOOL) && !json_is(strict, JSON_NULL))
+            return bad_type("response_format.json_schema.strict", "a boolean", strict, err);
+        if (json_bool(strict, false) && json_is(schema, JSON_OBJECT)) {
+            json *copy = arena_array(a, json, 1);
+            *copy = closed(a, *schema);
+            schema = copy;
+        }
+        return set_schema(a, r, FORM_SCHEMA, path, schema, !json_bool(json_get(of, "any_whitespace"), true), err);
     }
     return error_field(err, ERR_INVALID, "response_format.type",
                        "response_format.type must be text, json_object or json_schema, not \"%.*s\"",

@@ -57,6 +57,17 @@ def test_compact(model):
     assert not re.search(r"\s", re.sub(r'"(\\.|[^"\\])*"', '""', text))
 
 
+def test_strict_closes_objects(model):
+    """Open objects may go on with members of any name; strict ones have what they declare, nested ones too."""
+    inner = {"type": "object", "properties": {"b": {"enum": [1, 2]}}, "required": ["b"]}
+    form = {"type": "object", "properties": {"a": {"$ref": "#/$defs/i"}, "c": {"type": "array", "items": inner, "minItems": 1, "maxItems": 2}},
+            "required": ["a", "c"], "$defs": {"i": inner}}
+    for seed in range(4):
+        got = json.loads(answer(model, seed=seed, response_format=schema(form, strict=True, any_whitespace=False))["content"])
+        assert list(got) == ["a", "c"] and list(got["a"]) == ["b"] and all(list(x) == ["b"] for x in got["c"])
+    assert ask(model, response_format=schema(form, strict="yes"))[2]["error"]["param"] == "response_format.json_schema.strict"
+
+
 def test_same_while_streaming(model):
     body = {"messages": ASK, "max_tokens": 200, "seed": 5, "temperature": 1, "chat_template_kwargs": {"enable_thinking": False}, "response_format": schema(PERSON)}
     whole = json.loads(model.call("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]["content"]
