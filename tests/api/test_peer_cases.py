@@ -1,11 +1,47 @@
 """What went wrong in other servers (the numbered cases of the peers' issue threads) and is shown by no test of its own subject: the areas api and
-server. A test's name ends with the numbers of its cases."""
+server. A test's name ends with the number of its case; ELSEWHERE says which tests show the rest."""
 import json
+import re
 
 import pytest
 from serving import ROOT, RealServer, read_until, script_body
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
+
+ELSEWHERE = {
+    "057": "api/test_chat.py absent_null_and_zero",
+    "059": "api/test_chat.py length_and_max_tokens max_tokens_out_of_range",
+    "060": "api/test_chat.py admission a_fixed_context_cuts_what_asks_for_more; api/test_memory.py a_fixed_context_cuts_instead",
+    "062": "api/test_chat.py held_tail_is_released",
+    "063": "api/test_chat.py stop",
+    "066": "api/test_chat.py stream_usage_on_request stream_frames",
+    "068": "api/test_chat.py logprobs_without_alternatives completions_logprobs",
+    "069": "api/test_chat.py completions_logprobs",
+    "071": "api/test_chat.py logprobs logprobs_in_streams; api/test_logprobs.py openai_bytes_of_half_characters",
+    "072": "api/test_chat.py n_choices n_out_of_range",
+    "074": "api/test_limits.py bad_bodies",
+    "075": "api/test_responses.py tool_items",
+    "077": "api/test_responses.py known_fields_without_effect effort_reaches_the_template",
+    "078": "api/test_tools.py header_lines_of_agents_are_dropped",
+    "080": "api/test_messages.py system_role_inside",
+    "081": "api/test_messages.py tool_results_come_before_text tool_use_in_a_stream stream",
+    "083": "api/test_chat.py known_and_unsupported unknown_fields_are_told settings_reach_the_engine",
+    "129": "api/test_limits.py leaving_cancels_at_once leaving_during_prefill; api/test_isolate.py leaving_cancels_in_the_child",
+    "131": "api/test_chat.py stream_prefill_comments stream_silence_comment error_inside_a_stream; api/test_messages.py pings",
+    "132": "api/test_limits.py reader_that_stops_reading; api/test_isolate.py reader_that_stops_reading 200_streams",
+    "134": "cli/test_fit.py refused_before_weights does_not_fit",
+    "135": "unit/memory_test.c every_family; cli/test_fit.py exact_from_headers",
+    "137": "api/test_limits.py body_too_large headers_too_large slow_headers slow_body; api/test_health.py bodies_have_a_common_limit",
+    "138": "api/test_pool.py routing; api/test_chat.py known_and_without_effect"}
+
+
+def test_what_is_shown_elsewhere_is_there():
+    for case, places in ELSEWHERE.items():
+        for place in places.split("; "):
+            file, *names = place.split()
+            text = (ROOT / "tests" / file).read_text()
+            for name in names:
+                assert re.search(rf"^(def test_|static void ){name}\(", text, re.M), (case, file, name)
 
 
 def body(path, text, /, **fields):
