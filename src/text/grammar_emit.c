@@ -17,14 +17,6 @@ typedef struct emitter {
     uint32_t n_slots;
 } emitter;
 
-#define GROW(p, n, cap, more)                                   \
-    do {                                                        \
-        if ((n) + (more) > (cap)) {                             \
-            (cap) = MAX((cap)*2, (n) + (more) + 64);            \
-            (p) = mem_resize((p), (size_t)(cap) * sizeof *(p)); \
-        }                                                       \
-    } while (0)
-
 static uint32_t fail(emitter *e, const char *what) {
     if (!e->failed) error_set(e->err, ERR_INVALID, "the grammar is too large: %s", what);
     e->failed = true;

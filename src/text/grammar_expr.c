@@ -6,14 +6,6 @@
 
 enum { NODES_MAX = 1 << 21, DEPTH_MAX = 600, STRIP_DEPTH = 40, LEFT_DEPTH = 4000 };
 
-#define GROW(p, n, cap, more)                                   \
-    do {                                                        \
-        if ((n) + (more) > (cap)) {                             \
-            (cap) = MAX((cap)*2, (n) + (more) + 64);            \
-            (p) = mem_resize((p), (size_t)(cap) * sizeof *(p)); \
-        }                                                       \
-    } while (0)
-
 /* ---- sets of code points ----------------------------------------------------------------------------------------- */
 void cp_add(cp_set *s, uint32_t lo, uint32_t hi) {
     GROW(s->p, s->n, s->cap, 1);

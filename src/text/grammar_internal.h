@@ -9,6 +9,15 @@
 #include <stdatomic.h>
 #include "grammar.h"
 
+/* Room for `more` elements behind the n of p [cap]. */
+#define GROW(p, n, cap, more)                                   \
+    do {                                                        \
+        if ((n) + (more) > (cap)) {                             \
+            (cap) = MAX((cap)*2, (n) + (more) + 64);            \
+            (p) = mem_resize((p), (size_t)(cap) * sizeof *(p)); \
+        }                                                       \
+    } while (0)
+
 /* ---- expressions (grammar_expr.c) -------------------------------------------------------------------------------- */
 typedef uint32_t gx; /* an expression: index into builder.x */
 enum { GX_NEVER = 0, GX_EMPTY = 1 };
